@@ -29,12 +29,11 @@ def serve(
     """Mount `store` at `mountpoint` and serve it until it is unmounted or a signal ends it (SIGTERM,
     SIGINT, SIGQUIT, SIGXCPU, SIGPWR); then return.
 
-    Runs in the calling thread, which has to be the process's main thread; one mount per process. `ready` is called once
-    when the kernel's first request has been answered. On return the mount is gone, and unfinished bytes of open
-    handles with it; the store is left open, for the caller to close. With a `keeper`, the mount outlives this process
-    when that is killed. What `facts` returns, status.json says as well. Raises MountError when the kernel or
-    fusermount3 refuse.
+    Runs in the calling thread, which must be the process's main thread; one mount per process. `ready` is called once,
+    when the kernel's first request has been answered. On return the mount has ended, unpublished bytes of open handles
+    are dropped, and the store is still open: the caller closes it. With a `keeper`, the mount outlives this process if
+    it is killed. `facts` returns further fields of status.json. Raises MountError if the kernel or fusermount3 refuses.
     """
-    from fsstore.fuse.mount import run_mount  # here, so that users of the rest need no libfuse
+    from fsstore.fuse.mount import run_mount  # here, so that other users of this package need no libfuse
 
     run_mount(store, Path(mountpoint), options or ServeOptions(), ready, keeper=keeper, facts=facts)

@@ -1,4 +1,4 @@
-"""`python -m fsstore` is `mountctl`: what people install has another name than its command."""
+"""`python -m fsstore` runs `mountctl`: the installed package has another name than its command."""
 
 import runpy
 

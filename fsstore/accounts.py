@@ -1,12 +1,12 @@
-"""An account for each user id: how much one user may take of what all users of a mount share.
+"""An account for each user id: limits of one user's part in the resources that all users of a mount share.
 
-    share     what a user holds, with what is asked for, is at most an eighth of what the others leave free. So many
-              users at once make everybody's share smaller, and none can take all
-    floor     so much a user gets in any case, as long as the pool lasts: a normal use is never refused
-    reserve   the last eighth of each pool is for root and the mount's owner, who are bound by the whole pool alone
+    share     a user may hold at most an eighth of the amount that the other users leave free. More users at once get
+              smaller shares, and no user can take all
+    floor     the amount that a user gets in any case, while the pool has it: normal use is never refused
+    reserve   the last eighth of each pool is for root and the mount's owner, who are limited by the pool alone
 
-An account is that of the user who opened a handle or named a file. What ends a use (RELEASE, write-back, INTERRUPT)
-carries no user that counts, so the holder notes whose account it took from.
+The account is that of the user who opened a handle or named a file. Requests that end a use (RELEASE, write-back,
+INTERRUPT) carry no valid user, so the holder notes whose account it took from.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from typing import NamedTuple
 from fsstore.interface import FilesystemError
 
 SHARES = 8
-"""A user gets one of so many parts of what is free."""
+"""The denominator of a share: a user gets one such part of the free amount."""
 
 ROOT = 0
 
 
 class Resource(StrEnum):
-    """What all users of a mount share."""
+    """Resources that all users of a mount share."""
 
     DESCRIPTORS = "descriptors"
     """Descriptors of the daemon that stay open with a user's files."""
     STAGED_FILES = "staged_files"
     """Files that wait in drop boxes."""
     HELD_BYTES = "held_bytes"
-    """Beginnings of messages, names of listings and texts of reports, in the daemon's memory."""
+    """Incomplete messages, names of listings and texts of reports, in the daemon's memory."""
     HANDOVER_BYTES = "handover_bytes"
-    """What the next server needs of it, in the shared memory."""
+    """State for the next server, in the shared memory."""
     NAMES = "names"
     """Names that a user made up and the kernel knows: `append@OPTIONS`, `keys/KEY@all`."""
     SLOW_THREADS = "slow_threads"
-    """Threads at slow work: who asks for more waits."""
+    """Threads for slow work. Requests beyond a share wait."""
     UNANSWERED = "unanswered"
-    """Requests that publish or change something and wait for their answers, in the shared memory."""
+    """Unanswered requests that publish or change something, in the shared memory."""
 
 
 class Bound(NamedTuple):
-    """How much there is of a resource."""
+    """The amount of a resource."""
 
     limit: int
-    """All users together."""
+    """For all users together."""
     floor: int
-    """What a user gets in any case."""
+    """For one user in any case."""
 
 
 REFUSALS = {
@@ -64,10 +64,10 @@ REFUSALS = {
     Resource.SLOW_THREADS: errno.EAGAIN,
     Resource.UNANSWERED: errno.ENOBUFS,
 }
-"""The errno of who asks for too much; for threads, requests wait instead."""
+"""The errno of a request beyond the share; requests for threads wait instead."""
 
 SHARE_OF_DESCRIPTORS = 8
-"""The pool is one of so many parts of the process's descriptors: a store takes three quarters of them."""
+"""The denominator of the pool's part in the process's descriptors: a store takes three quarters of them."""
 MOST_DESCRIPTORS = 16_384
 FEWEST_THREADS = 2
 
@@ -82,29 +82,29 @@ BOUNDS = {
 
 
 def bounds_here() -> dict[Resource, Bound]:
-    """BOUNDS, and descriptors by the process's soft limit now."""
+    """BOUNDS, and descriptors by the process's present soft limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    some = MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft // SHARE_OF_DESCRIPTORS, MOST_DESCRIPTORS)
-    return {Resource.DESCRIPTORS: Bound(some, 8), **BOUNDS}
+    count = MOST_DESCRIPTORS if soft == resource.RLIM_INFINITY else min(soft // SHARE_OF_DESCRIPTORS, MOST_DESCRIPTORS)
+    return {Resource.DESCRIPTORS: Bound(count, 8), **BOUNDS}
 
 
 class ResourceFigures(NamedTuple):
-    """Of one resource, now."""
+    """Present figures of one resource."""
 
     limit: int
     used: int
     users: int
-    """How many hold some."""
+    """Number of users that hold some."""
     largest_user: int | None
-    """Who holds most of it; None: nobody holds any."""
+    """The user with the largest amount; None: no user holds any."""
     largest: int
-    """How much that is."""
+    """The amount of that user."""
     refused: int
-    """How often somebody was refused."""
+    """Number of refusals."""
 
 
 class _Pool:
-    """Who holds how much of one resource."""
+    """The amounts of one resource by user."""
 
     __slots__ = ("bound", "held", "refused", "used")
 
@@ -115,31 +115,31 @@ class _Pool:
         self.refused = 0
 
     def share(self, user: int) -> int:
-        """How much a user may hold."""
+        """The amount that a user may hold."""
         limit, floor = self.bound
         others = self.used - self.held.get(user, 0)
         return min(max((limit - others) // SHARES, floor), limit - limit // SHARES - others)
 
 
 class Accounts:
-    """The accounts of one mount. Each call takes constant time, but for `figures`. Thread safety: any thread, but for
+    """The accounts of one mount. Each call but `figures` takes constant time. Thread safety: any thread, but for
     `caller`."""
 
     def __init__(self, owner: int, bounds: Mapping[Resource, Bound] | None = None) -> None:
-        """`owner` is the user id of the mount's owner; `bounds` (None: `bounds_here`) are of each resource."""
+        """`owner` is the user id of the mount's owner; `bounds` has a bound for each resource (None: `bounds_here`)."""
         self._pools = {kind: _Pool(bound) for kind, bound in (bounds or bounds_here()).items()}
         self._privileged = frozenset((ROOT, owner))
         self._lock = threading.Lock()
         self.caller = owner
-        """Whose request is being answered: the request loop's thread alone sets and reads it."""
+        """The user of the present request. Only the request loop's thread sets and reads it."""
 
     def is_privileged(self, user: int) -> bool:
-        """Whether that is root or the mount's owner."""
+        """Whether the user is root or the mount's owner."""
         return user in self._privileged
 
     @contextmanager
     def acting_for(self, user: int) -> Iterator[None]:
-        """Meanwhile what is taken is that user's: who opened a handle pays for it, whoever uses it."""
+        """While a handle of `user` is used: takings count to `user`, even if another user sent the request."""
         caller, self.caller = self.caller, user
         try:
             yield
@@ -147,8 +147,8 @@ class Accounts:
             self.caller = caller
 
     def take(self, user: int, kind: Resource, amount: int = 1) -> None:
-        """Add `amount` (0 or more) to what a user holds. FilesystemError with the resource's errno: it would be more
-        than the user's share, and nothing has changed."""
+        """Add `amount` (0 or more) to a user's holding. FilesystemError with the resource's errno: it would exceed the
+        user's share, and nothing has changed."""
         if self.try_take(user, kind, amount):
             return
         with self._lock:
@@ -160,7 +160,7 @@ class Accounts:
         raise FilesystemError(REFUSALS[kind], reason)
 
     def try_take(self, user: int, kind: Resource, amount: int = 1) -> bool:
-        """As `take`, for who waits or makes room instead of being refused: whether it succeeded."""
+        """As `take`, but returns whether it succeeded: for callers that wait or make room instead of refusing."""
         with self._lock:
             pool = self._pools[kind]
             fits = pool.held.get(user, 0) + amount <= self._share(user, pool)
@@ -169,26 +169,26 @@ class Accounts:
             return fits
 
     def set_bound(self, kind: Resource, bound: Bound) -> None:
-        """There is so much of a resource, known later than the rest."""
+        """Set the bound of a resource that becomes known later than the others."""
         with self._lock:
             self._pools[kind].bound = bound
 
     def inherit(self, user: int, kind: Resource, amount: int = 1) -> None:
-        """As `take`, for what a user held before this server began: never refused."""
+        """Add what a user held before this server began. It is never refused."""
         with self._lock:
             self._add(self._pools[kind], user, amount)
 
     def give(self, user: int, kind: Resource, amount: int = 1) -> None:
-        """Take `amount` back from what a user holds."""
+        """Take `amount` off a user's holding."""
         with self._lock:
             self._add(self._pools[kind], user, -amount)
 
     def held(self, user: int, kind: Resource) -> int:
-        """How much a user holds."""
+        """The amount that a user holds."""
         return self._pools[kind].held.get(user, 0)
 
     def figures(self) -> dict[Resource, ResourceFigures]:
-        """Of each resource."""
+        """The present figures of each resource."""
         with self._lock:
             return {kind: _figures_of(pool) for kind, pool in self._pools.items()}
 
@@ -203,7 +203,7 @@ class Accounts:
         if left:
             pool.held[user] = left
         else:
-            pool.held.pop(user, None)  # the table holds no users who hold nothing
+            pool.held.pop(user, None)  # the table has no users with 0
 
 
 def _figures_of(pool: _Pool) -> ResourceFigures:

@@ -1,4 +1,4 @@
-"""Messages as an Arrow table, in a program that opened the store itself: rows and columns are those of `@parquet`.
+"""Messages as an Arrow table, for a program that opened the store itself. Rows and columns are those of `@parquet`.
 
     with MessageStore.open("/srv/store", StoreConfig(mode=OpenMode.FOLLOW)) as store:
         table = to_arrow(store, "orders")
@@ -22,16 +22,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PIECE_MESSAGES = 65_536
-"""So many are rendered at once."""
+"""Messages that are rendered at once."""
 
 
 def to_arrow(
     store: MessageStore, topic: str, queue: int | None = None, start: int = 0, count: int | None = None
 ) -> pa.Table:
-    """The messages of a topic, or of one queue, from queue offset `start` on, up to `count` of each queue: a row each,
-    queue by queue, with the columns of `@parquet` and `queue`. Damaged ones are left out. A copy in memory.
+    """The messages of a topic, or of one queue, from queue offset `start` on, up to `count` of each queue. The table
+    has a row per message, queue by queue, with the columns of `@parquet` and `queue`; damaged messages are left out. It
+    is a copy in memory.
 
-    TopicNotFoundError; ImportError where pyarrow is not installed.
+    Raises TopicNotFoundError; ImportError if pyarrow is not installed.
 
     >>> from engine import MessageStore, OpenMode, StoreConfig
     >>> from fsstore.arrow import to_arrow
@@ -48,7 +49,7 @@ def to_arrow(
         bounds = store.bounds(topic, number)
         end = bounds.max_offset if count is None else min(start + count, bounds.max_offset)
         for begin in range(max(start, bounds.min_offset), end, PIECE_MESSAGES):
-            with suppress(ExpiredMessageError):  # retention was faster
+            with suppress(ExpiredMessageError):  # retention has removed them meanwhile
                 layout = measure(store, range_key(store, topic, number, begin, min(begin + PIECE_MESSAGES, end)))
                 columns = [read_columns(store, layout.key, row_group) for row_group in layout.row_groups]
                 tables.append(_with_queue(_table(layout, columns), number))
@@ -56,7 +57,7 @@ def to_arrow(
 
 
 def _table(layout: Layout, columns: Sequence[Columns]) -> pa.Table:
-    """The rows of a file of `@parquet`: the file is made in memory, and read."""
+    """The rows of a file of `@parquet`, which is made in memory and read."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -33,10 +33,10 @@ from fsstore.interface import (
     FilesystemError,
     FilesystemOptions,
     FilesystemSpace,
-    Kind,
     Opened,
     OpenedDirectory,
     SlowWork,
+    WorkKind,
 )
 from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.nodes import DatasetDirectory, retire_expired_files
@@ -63,8 +63,7 @@ from fsstore.tree.metrics import (
 )
 from fsstore.tree.names import NAME_MAX_BYTES, append_problem, from_name
 from fsstore.tree.nodes import Context, Creation, LongPuts, Node, OpenFile, Survival
-from fsstore.tree.refusals import Kind as RefusalKind
-from fsstore.tree.refusals import Refusals
+from fsstore.tree.refusals import RefusalKind, Refusals
 from fsstore.tree.stale import retire_expired, retire_gone, retire_queue
 from fsstore.tree.status import config_of, status_of, to_json
 from fsstore.tree.store_reports import ControlFile, StoreDirectory
@@ -110,7 +109,7 @@ class Filesystem:
         self._computed = ComputedInodes()
         self.memory = MemoryBudget(accounts=self.accounts)
         """For what clients make the daemon hold."""
-        changes: DoneInThread[None] = DoneInThread(Kind.WAITING)
+        changes: DoneInThread[None] = DoneInThread(WorkKind.WAITING)
         self._context = Context(
             store,
             attribute_factory,

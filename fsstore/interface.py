@@ -67,7 +67,7 @@ class FilesystemError(OSError):
         super().__init__(errno, reason or os.strerror(errno))
 
 
-class Kind(Enum):
+class WorkKind(Enum):
     """What slow work is: each kind has threads of its own, so that it holds up no other."""
 
     ANY = "any"
@@ -90,7 +90,7 @@ class SlowWork(Exception):
     While something is published, no other request for that inode is taken: they come one after the other.
     """
 
-    def __init__(self, work: Callable[[], object], kind: Kind = Kind.ANY) -> None:
+    def __init__(self, work: Callable[[], object], kind: WorkKind = WorkKind.ANY) -> None:
         super().__init__("an answer that takes a thread")
         self.work = work
         self.kind = kind
@@ -98,12 +98,12 @@ class SlowWork(Exception):
     @property
     def waits(self) -> bool:
         """Whether most of the work is to wait, so that a daemon that dies meanwhile does not die of it."""
-        return self.kind in (Kind.WAITING, Kind.PUBLISHING_LITTLE)
+        return self.kind in (WorkKind.WAITING, WorkKind.PUBLISHING_LITTLE)
 
     @property
     def is_in_turn(self) -> bool:
         """Whether requests for the same inode wait for this one."""
-        return self.kind in (Kind.PUBLISHING, Kind.PUBLISHING_LITTLE)
+        return self.kind in (WorkKind.PUBLISHING, WorkKind.PUBLISHING_LITTLE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ MOUNT_TABLE = Path("/proc/self/mountinfo")
 
 
 class MountRow(NamedTuple):
-    """A mount; `device` (major:minor) tells it from all others."""
+    """A mount; `device` (major:minor) is unique to it."""
 
     device: str
     mountpoint: Path
@@ -31,5 +31,5 @@ def parse_mounts(table: str) -> Iterator[MountRow]:
 
 
 def _path(field: str) -> Path:
-    """The table writes space, tab, newline, backslash and '#' as three octal digits."""
+    """Decode a path: the table writes space, tab, newline, backslash and '#' as three octal digits."""
     return Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field))

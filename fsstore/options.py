@@ -1,4 +1,4 @@
-"""How a mount is to behave: plain records, which import nothing."""
+"""Options of a mount, as plain records. The module imports nothing of ours."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 DISTRIBUTION = "fsstore-mount"
-"""The name by which these packages are installed, and their version is known."""
+"""The name of the installed distribution, which has the version."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetOptions:
-    """Bounds what is kept of rendered columns; the least recently used go first, and are rendered again if needed."""
+    """Limits the memory for rendered columns; the least recently used are evicted, and rendered again if needed."""
 
     memory_bytes: int = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What the person who mounts may choose.
+    """Choices of the user who mounts.
 
-    `allow_other` lets other users in (the kernel checks the modes that we show them); `append_mode` is the permission
-    bits of the `append` files, `directory_mode` those of topics and queues (who may `mkdir`). `mount_options` are
-    further options of mount(8), as after `-o`. `read_ahead_kb` is how far the kernel reads ahead in a file.
-    `follow_interval_ms` is how often a store that another process writes is looked at. `max_slow` bounds the requests
-    that can be at slow work in a thread at once. `parquet` bounds what is kept of the rendered files of `@parquet`.
-    """
+    `allow_other` lets other users in (the kernel checks the modes that we show). `append_mode` is the permission bits
+    of `append` files; `directory_mode` those of topics and queues (write permission allows `mkdir`). `mount_options`
+    are further options of mount(8), as after `-o`. `read_ahead_kb` is the kernel's read-ahead per file.
+    `follow_interval_ms` is the time between two looks at a store that another process writes. `max_slow` is the largest
+    number of requests in slow work at once. `parquet` limits the memory for rendered files of `@parquet`."""
 
     allow_other: bool = False
     append_mode: int = 0o644

@@ -1,6 +1,6 @@
-"""Listings as the kernel wants them: names with inode and type, or with all their attributes; messages as numpy rows.
+"""Listings in the kernel's format: names with inode and type, or with all attributes; messages as numpy rows.
 
-A row ends where the next one begins: a name is padded to 8 bytes, and those of messages all have 20.
+Rows have no gaps: a name is padded to 8 bytes, and all names of messages have 20.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ assert (NAMES.itemsize, ENTRIES.itemsize) == (48, _ENTRY.size + 48)
 
 
 def names_of(entries: Sequence[DirectoryEntry], size: int) -> tuple[bytes, int]:
-    """As many of `entries` as fit into `size` bytes, and how many those are."""
+    """As many of `entries` as fit into `size` bytes, packed, and their number."""
     return _packed([(entry, b"") for entry in entries], size)
 
 
 def entries_of(entries: Sequence[DirectoryEntry], size: int) -> tuple[bytes, int]:
-    """As `names_of`, with their attributes."""
+    """As `names_of`, with attributes."""
     return _packed([(entry, _packed_attributes(entry.attributes)) for entry in entries], size)
 
 
 @lru_cache(4096)
 def _packed_attributes(attributes: Attributes) -> bytes:
-    """Remembered, because a directory is listed again sooner than most of what is in it changes."""
+    """Cached, because a directory is listed again sooner than most of its entries change."""
     return _ENTRY.pack(*entry_fields(attributes))
 
 

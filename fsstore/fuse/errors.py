@@ -1,7 +1,7 @@
-"""From exceptions to errnos: one table, and the one place where every exception of a handler ends.
+"""The errno of each exception, in one table. Every exception of a handler ends here: one that left it would end the
+mount.
 
-Nothing else may leave a handler, or it would take the mount down: a refusal of the core or the engine has its errno, a
-defect of ours is logged with its traceback and answered EIO.
+A refusal of the core or the engine has its errno. A defect of ours is logged with its traceback and answered EIO.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ ERRNOS: dict[type[engine.StoreError], int] = {
 
 
 def errno_of(error: BaseException) -> int | None:
-    """The errno that answers `error`; None for an exception that is a defect of ours (log it, answer EIO)."""
+    """The errno that answers `error`; None for a defect of ours (log it, answer EIO)."""
     if isinstance(error, FilesystemError):
         return error.errno
-    if isinstance(error, OSError):  # of a file below the store, which says nothing of the name that was asked for
+    if isinstance(error, OSError):  # of a file below the store, not of the name in the request
         return errno.EIO if error.errno in (None, errno.ENOENT, errno.ENOTDIR, errno.EEXIST) else error.errno
     if isinstance(error, engine.StoreError):
         return next((ERRNOS[kind] for kind in type(error).__mro__ if kind in ERRNOS), errno.EIO)
@@ -64,12 +64,12 @@ log = logging.getLogger(__name__)
 
 
 def errno_for(error: BaseException, during: str) -> int:
-    """The errno that answers `error`. A defect is logged with its traceback, damage and a full disk in a line, as often
-    as `RateLimitedLog` lets them."""
+    """The errno that answers `error`. A defect is logged with its traceback, damage and a full disk in a line, within
+    the rate of `RateLimitedLog`."""
     number = errno_of(error)
     LIMITED_LOG.count(errno.EIO if number is None else number)
     if number is None:
-        defect = during, type(error), _place_of(error)
+        defect = during, type(error), _raised_at(error)
         LIMITED_LOG.log_once(log, logging.ERROR, defect, f"{during} failed, answered EIO", error)
         return errno.EIO
     if number in (errno.EIO, errno.ENOSPC):
@@ -78,8 +78,8 @@ def errno_for(error: BaseException, during: str) -> int:
     return number
 
 
-def _place_of(error: BaseException) -> tuple[str, int] | None:
-    """File and line where it was raised."""
+def _raised_at(error: BaseException) -> tuple[str, int] | None:
+    """File and line where an exception was raised."""
     trace = error.__traceback__
     if trace is None:
         return None

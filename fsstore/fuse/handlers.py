@@ -1,10 +1,10 @@
 """Handlers for the frequent FUSE opcodes: call the core, pack the reply.
 
-What is decided here: which bodies go into the kernel's cache with `open`, how a writer waits for the disk, how a
-listing fits the kernel's buffer. Which error a refusal is, and what may be cached how long, is the core's to say.
+Decisions here: which bodies go into the kernel's cache with `open`, how a writer waits for the disk, how a listing
+fits the kernel's buffer. The core decides errors and cache times.
 
-All of it runs on the request loop's thread, and nothing here waits. A writer who wants the disk is answered by
-the thread that syncs, as soon as it has.
+All of it runs on the request loop's thread and never waits. The thread that syncs the log answers the writers that
+wait for the disk.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from fsstore.fuse.protocol import (
 from fsstore.fuse.request_log import MOST_PATH_CHARACTERS, below
 from fsstore.fuse.session import Channel, Handler
 from fsstore.handover.requests import RESENT, RequestJournal
-from fsstore.interface import AT_END, FilesystemError, Kind, MessageColumns, MessageNames, SlowWork
+from fsstore.interface import AT_END, FilesystemError, MessageColumns, MessageNames, SlowWork, WorkKind
 from fsstore.tree.drop import WAIT_S, SetattrRequest
 from fsstore.tree.inodes import COMPUTED
 from fsstore.tree.listing import MOST_DESCRIBED
@@ -47,19 +47,19 @@ from fsstore.tree.nodes import Creation
 from fsstore.tree.refusals import escaped
 
 FEWEST_ROWS = 64
-"""So many messages are asked of a listing at least: the core reads ahead by what was asked."""
+"""Messages to ask of a listing at least, because the core reads ahead as many as it was asked for."""
 
 
 _PUBLISHING = (Opcode.WRITE, Opcode.FLUSH, Opcode.FSYNC)
 
 
 class RequestHandlers:
-    """Handlers over one core, by opcode. Each may raise SlowWork, FilesystemError or StoreError, and then has answered
-    nothing. Thread safety: one thread.
+    """Handlers over one core, by opcode. One that raises SlowWork, FilesystemError or StoreError has not answered.
+    Thread safety: one thread.
 
-    `published` is called after each request that may have published, to tell the kernel which sizes have grown before
-    the writer is answered. `waiting` is called for a request that waits for the disk, and what it returns, if anything,
-    when that is answered.
+    `published` is called after each request that may have published, before the writer is answered: it notifies the
+    kernel of sizes that have grown. `waiting` is called for a request that waits for the disk; the function that it
+    may return is called with the errno of the answer.
     """
 
     def __init__(self, core: Filesystem, store: MessageStore, channel: Channel) -> None:
@@ -173,11 +173,11 @@ class RequestHandlers:
         self._finish(unique, self._core.rename(inode, name, directory, new_name, flags), wire.done(unique))
 
     def forget(self, _: int, inode: int, request: memoryview) -> None:
-        """Without a reply."""
+        """No reply."""
         self._forget(inode, LOOKUPS.unpack_from(request, ARGUMENTS)[0])
 
     def forget_many(self, _: int, __: int, request: memoryview) -> None:
-        """Without a reply."""
+        """No reply."""
         for inode, count in FORGOTTEN.iter_unpack(request[FORGOTTEN_BEGIN:]):
             self._forget(inode, count)
 
@@ -195,7 +195,7 @@ class RequestHandlers:
         self._send(wire.opened(unique, file, nothing_to_flush=flags & os.O_ACCMODE == os.O_RDONLY))
 
     def open_unasked(self, unique: int, _: int, __: memoryview) -> None:
-        """There is no such request: the kernel asks no more, keeps what it has read, and tells of no release."""
+        """Refuse OPEN for good: the kernel then opens without requests, keeps cached pages and sends no RELEASE."""
         self._send(wire.failed(unique, errno.ENOSYS))
 
     def read_unopened(self, unique: int, inode: int, request: memoryview) -> None:
@@ -216,7 +216,7 @@ class RequestHandlers:
 
     def flush(self, unique: int, _: int, request: memoryview) -> None:
         if not self._flush_is_needed:
-            self._send(wire.failed(unique, errno.ENOSYS))  # the kernel then asks no more
+            self._send(wire.failed(unique, errno.ENOSYS))  # the kernel then sends no more FLUSH
             return
         handle, owner = wire.FLUSH.unpack_from(request, ARGUMENTS)
         self._finish(unique, self._core.flush(handle, owner), wire.done(unique))
@@ -226,7 +226,8 @@ class RequestHandlers:
         self._finish(unique, self._core.fsync(handle), wire.done(unique))
 
     def _finish(self, unique: int, physical_end: int, reply: bytes) -> None:
-        """Answer a writer; one who wants the disk when it has the bytes: no thread a writer, and all share a flush."""
+        """Answer a writer; if it waits for the disk, after the log's sync, which all such writers share without a
+        thread."""
         self.published()
         if not physical_end:
             self._send(reply)
@@ -250,7 +251,7 @@ class RequestHandlers:
         self._send(wire.done(unique))
 
     def refused(self, error: Exception, number: int, request: memoryview) -> None:
-        """List why something was not published, where a request that failed was to."""
+        """Note why something was not published, if the failed request was to publish."""
         _, opcode, unique, inode = REQUEST.unpack_from(request)
         if opcode == Opcode.WRITE:
             self._core.write_refused(HANDLE.unpack_from(request, ARGUMENTS)[0], unique & ~RESENT, number)
@@ -270,7 +271,7 @@ class RequestHandlers:
                 self._core.note_refused(handle, pid, number, error)
         elif opcode == Opcode.CREATE:
             name = bytes(request[ARGUMENTS + wire.CREATE.size : -1])
-            if not name.startswith(b"append@"):  # that was looked up before
+            if not name.startswith(b"append@"):  # its look-up was refused before
                 self._core.note_refused_name(inode, name, pid, number, error)
         elif opcode in (Opcode.RENAME, Opcode.RENAME2):
             begin = ARGUMENTS + (wire.RENAME if opcode == Opcode.RENAME else wire.RENAME2).size
@@ -279,11 +280,11 @@ class RequestHandlers:
             self._core.note_refused_name(inode, bytes(request[wire.MADE_NAME : -1]), pid, number, error)
 
     def instead_of(self, poisoned: Mapping[int, str]) -> dict[int, Handler]:
-        """What answers requests that servers died of, given how these died: by `unique` without RESENT."""
+        """Handlers for requests that killed servers, by `unique` without RESENT, from the reason of each."""
         return {}
 
     def ioctl(self, unique: int, _: int, __: memoryview) -> None:
-        """Python asks of each file that it opens whether it is a terminal. The kernel says ENOTTY then."""
+        """Python asks for each file that it opens whether it is a terminal. ENOSYS has the kernel answer ENOTTY."""
         self._send(wire.failed(unique, errno.ENOSYS))
 
     # directories
@@ -292,11 +293,11 @@ class RequestHandlers:
         self._send(wire.opened_directory(unique, self._core.opendir(inode)))
 
     def readdir(self, unique: int, _: int, request: memoryview) -> None:
-        """Names alone, for a reader who looks nothing up."""
+        """Names alone, for a reader that looks none up."""
         self._list(unique, request, with_attributes=False)
 
     def readdirplus(self, unique: int, _: int, request: memoryview) -> None:
-        """Names with what a look-up of each would answer."""
+        """Names with their attributes, as look-ups would return them."""
         self._list(unique, request, with_attributes=True)
 
     def _list(self, unique: int, request: memoryview, *, with_attributes: bool) -> None:
@@ -323,7 +324,7 @@ class RequestHandlers:
                     if with_attributes:
                         self._core.listed(entry.attributes.inode)
                 if count < len(batch) or count >= MOST_DESCRIBED:
-                    room = 0  # what comes next did not fit, or has others wait for too long
+                    room = 0  # the next entry did not fit, or other requests have waited long enough
             if not count:
                 break
             parts.append(part)
@@ -340,21 +341,23 @@ class RequestHandlers:
         self._finish(unique, self._core.fsyncdir(handle), wire.done(unique))
 
     def interrupt(self, _: int, __: int, ___: memoryview) -> None:
-        """Somebody who waits was sent a signal. Nothing here waits but for the disk, and that can't be taken back."""
+        """A signal interrupts a waiting process. Requests wait here for the disk only, and a sync can't be taken
+        back."""
 
 
 class JournaledHandlers(RequestHandlers):
-    """Where the mount outlives this process: what is not idempotent happens once, even if it is sent to two servers.
+    """Handlers of a mount that outlives this process: requests that are not idempotent are done once, by one of two
+    servers.
 
-    A request that the last server received and did not answer is sent again, and is either done, or its messages are in
-    the log and nothing else is known (then all is done again but to put them), or it was not done.
+    The kernel sends again what the last server received and did not answer. Either it was done, or its messages are in
+    the log and nothing else is known (then everything is done again except the put), or it was not done.
     """
 
     def __init__(self, core: Filesystem, store: MessageStore, channel: Channel, journal: RequestJournal) -> None:
         super().__init__(core, store, channel)
         self._journal = journal
         self._handle = 0
-        """Of the request that is being done; 0: of one that needs no journal."""
+        """The handle of the present request; 0: the request needs no journal."""
         self._wrap(self._once, Opcode.WRITE)
         self._wrap(self._once_if_needed, Opcode.FLUSH, Opcode.FSYNC, Opcode.RELEASE)
         self._wrap(self._named_once, Opcode.MKDIR, Opcode.CREATE, Opcode.UNLINK, Opcode.RENAME, Opcode.RENAME2)
@@ -367,7 +370,7 @@ class JournaledHandlers(RequestHandlers):
             self.by_opcode[opcode] = update_wrapper(partial(once, handler), handler)
 
     def _named_once(self, handler: Handler, unique: int, inode: int, request: memoryview) -> None:
-        """Do a request that makes, removes or renames; what it asks for may be there already."""
+        """Do a request that makes, removes or renames a name, which may have happened already."""
         self._journal.begin(unique, self._core.accounts.caller)
         with self._core.already_begun() if self._journal.was_begun(unique) else nullcontext():
             handler(unique, inode, request)
@@ -379,7 +382,7 @@ class JournaledHandlers(RequestHandlers):
             handler(unique, inode, request)
 
     def _once(self, handler: Handler, unique: int, inode: int, request: memoryview) -> None:
-        """Do a request that begins with a handle, unless it was done."""
+        """Do a request that begins with a handle, unless the last server did it."""
         journal = self._journal
         slot = self._begin(unique, request)
         (handle,) = HANDLE.unpack_from(request, ARGUMENTS)
@@ -394,13 +397,13 @@ class JournaledHandlers(RequestHandlers):
         self._do(handler, unique, inode, request, slot, handle)
 
     def _begin(self, unique: int, request: memoryview) -> int:
-        """The slot of a request. RELEASE has no user, and can't be refused: it waits for one."""
+        """The slot of a request. RELEASE belongs to no user and can't be refused, so it waits for a slot."""
         if REQUEST.unpack_from(request)[1] != Opcode.RELEASE:
             return self._journal.begin(unique, self._core.accounts.caller)
         try:
             return self._journal.begin(unique)
         except OSError:
-            raise SlowWork(lambda: time.sleep(WAIT_S), Kind.WAITING) from None
+            raise SlowWork(lambda: time.sleep(WAIT_S), WorkKind.WAITING) from None
 
     def _do(self, handler: Handler, unique: int, inode: int, request: memoryview, slot: int, handle: int) -> None:
         journal = self._journal
@@ -423,7 +426,7 @@ class JournaledHandlers(RequestHandlers):
         return {unique: update_wrapper(partial(refuse, why), refuse) for unique, why in poisoned.items()}
 
     def refuse_poisoned(self, why: str, unique: int, inode: int, request: memoryview) -> None:
-        """EIO for a request that servers died of, unless its messages are in the log: that is answered as stored."""
+        """EIO for a request that killed servers. If its messages are in the log, it is answered as stored."""
         _, opcode, _, _ = REQUEST.unpack_from(request)
         if self._journal.is_stored(self._journal.slots.get(unique & ~RESENT, 0)):
             self.by_opcode[opcode](unique, inode, request)
@@ -431,12 +434,12 @@ class JournaledHandlers(RequestHandlers):
         if opcode in (Opcode.RELEASE, Opcode.RELEASEDIR):
             self._core.let_go(HANDLE.unpack_from(request, ARGUMENTS)[0])
         uid, _, pid = wire.CALLER.unpack_from(request, wire.CALLER_BEGIN)
-        path = f"inode:{inode}" if inode >= COMPUTED else self._core.path_of(inode)  # to read is what may kill
-        what = f"{wire.operation_name(opcode)} of {escaped(below(path, opcode, request), MOST_PATH_CHARACTERS)}"
-        raise FilesystemError(errno.EIO, f"{what} by user {uid}, process {pid}, is refused: {why}")
+        path = f"inode:{inode}" if inode >= COMPUTED else self._core.path_of(inode)  # reading it may kill again
+        operation = f"{wire.operation_name(opcode)} of {escaped(below(path, opcode, request), MOST_PATH_CHARACTERS)}"
+        raise FilesystemError(errno.EIO, f"{operation} by user {uid}, process {pid}, is refused: {why}")
 
     def _was_done(self, unique: int, slot: int, handle: int, request: memoryview) -> bool:
-        """Whether the last server did a request: it is answered then."""
+        """Whether the last server did a request; then it is answered here."""
         opcode = REQUEST.unpack_from(request)[1]
         if opcode == Opcode.RELEASE:
             return False
@@ -461,6 +464,6 @@ class JournaledHandlers(RequestHandlers):
 
 
 def message_rows(batch: MessageColumns | MessageNames, most: int) -> np.ndarray[Any, Any]:
-    """The first `most` messages of a batch, as rows of a listing."""
+    """The first `most` messages of a batch as rows of a listing."""
     columns = batch if len(batch.names) <= most else batch.rows(0, most)
     return dirents.message_names(columns) if isinstance(columns, MessageNames) else dirents.message_entries(columns)

@@ -1,16 +1,16 @@
 """One mount from beginning to end: mount, serve, unmount.
 
-    run_mount ─► Channel.mount ─► trio.run ─┬─ request loop
-                                            ├─ relay (what pyfuse3 answers)
-                                            ├─ ready, once the kernel's first request is answered
-                                            ├─ signals that end it all
-                                            ├─ expiry (what is gone)
-                                            ├─ a look at the table of mounts
-                                            ├─ sizes (idle streams that grew)
-                                            └─ follow (a store that another process writes)
+        run_mount ─► Channel.mount ─► trio.run ─┬─ request loop
+                                                ├─ relay (requests for pyfuse3)
+                                                ├─ ready, after the answer to the kernel's first request
+                                                ├─ signals that end the mount
+                                                ├─ expiry (invalidates what was removed)
+                                                ├─ watch of the table of mounts
+                                                ├─ sizes (of idle streams that grew)
+                                                └─ follow (a store that another process writes)
 
-All of it runs on trio's thread, which has to be the process's main thread (signals); expiry, follow and slow work use
-threads for what may take long. pyfuse3 holds its session in globals: one mount a process.
+All of it runs on trio's thread, which must be the process's main thread (signals). Expiry, follow and slow work use
+further threads for calls that may take long. pyfuse3 keeps its session in globals, so a process has one mount.
 """
 
 from __future__ import annotations
@@ -82,20 +82,20 @@ def run_mount(
             raise
         finally:
             if is_left:
-                core.leave()  # the channel stays open: who waits for the disk is answered when the store is closed
-            elif not has_died:  # else another server goes on, as after a kill
+                core.leave()  # the channel stays open: closing the store answers writers that wait for the disk
+            elif not has_died:  # else the next server continues, as after a kill
                 if unfinished := core.close():
                     log.info("open files with an incomplete message, not published: %d", unfinished)
                 if keeper is not None:
-                    keeper.release()  # else the kernel would have who uses the mount wait for another server
+                    keeper.release()  # else requests would wait for another server
                 channel.close()
         if keeper is not None:
             keeper.is_left = is_left
 
 
 def require_agreement(handed_over: int) -> None:
-    """This program would agree with the kernel on what it has agreed with the server that uses this shared memory.
-    HandoverError."""
+    """HandoverError: this program would agree with the kernel on something else than the server that uses this
+    memory."""
     agreed = Handover.agreed_in(handed_over)
     if agreed is not None:
         trio.run(agree_again, *agreed)
@@ -118,7 +118,7 @@ class Mount:
         self.outlives = False
         """Whether the mount outlives this process."""
         self._leaves = False
-        """Whether it ends in favour of another process."""
+        """Whether it ends so that another process can take over."""
         self._core = core
         self._channel = channel
         self._options = options
@@ -128,7 +128,7 @@ class Mount:
         self._token: trio.lowlevel.TrioToken | None = None
 
     def status(self) -> dict[str, object]:
-        """What status.json says of it."""
+        """Fields of status.json about the mount."""
         keeper = self._keeper
         return {
             "version": VERSION,
@@ -140,11 +140,11 @@ class Mount:
 
     @property
     def is_left(self) -> bool:
-        """Whether the next server is to go on with it; after `serve`."""
+        """Whether the next server is to take over. Valid after `serve`."""
         return self._leaves and self._channel.is_mounted and not self._end_asked.is_set()
 
     async def serve(self) -> None:
-        """Serve requests until the mount is gone, `end` is called, or the keeper has another server go on."""
+        """Serve requests until the mount ends, `end` is called, or the keeper starts another server."""
         self._token = trio.lowlevel.current_trio_token()
         with self._everything, Relay.to_pyfuse3(self._channel, RareOperations(self._core)) as relay:
             await self._serve(relay)
@@ -193,7 +193,7 @@ class Mount:
             unsubscribe()
 
     def _handlers(self, relay: Relay) -> RequestHandlers:
-        """Ordinary ones, until the kernel has said that a mount can outlive its server."""
+        """Plain handlers, until the kernel's first request has shown that a mount can outlive its server."""
         keeper = self._keeper
         if keeper is None:
             return RequestHandlers(self._core, self._store, self._channel)
@@ -219,13 +219,12 @@ class Mount:
             self.outlives = True
 
     def _take_over(self, keeper: Keeper, known: Iterable[int]) -> None:
-        """Go on with what the last server was asked. What it was to tell the kernel is told again, as far as anybody
-        knows."""
+        """Take over from the last server. Notices that it may not have sent to the kernel are sent again."""
         memory = keeper.memory
         if memory.was_left:
-            log.info("goes on where the last daemon ended: planned restart %d of this mount", memory.planned_restarts)
+            log.info("took over from a daemon that left: planned restart %d of this mount", memory.planned_restarts)
         else:
-            log.info("goes on where a killed daemon was: restart %d of this mount", memory.restarts)
+            log.info("took over from a killed daemon: restart %d of this mount", memory.restarts)
         self._channel.survive(keeper)
         self.outlives = True
         for inode in known:
@@ -233,7 +232,7 @@ class Mount:
         self._channel.resend()
 
     def end(self, why: str) -> None:
-        """End `serve` after the requests under way. For a signal's handler: on the main thread, at any moment."""
+        """End `serve` after the present requests. A signal handler calls it: on the main thread, at any moment."""
         log.info("%s: unmounting", why)
         if self._token is None:
             self._everything.cancel()
@@ -242,22 +241,22 @@ class Mount:
             self._token.run_sync_soon(self._end_asked.set, idempotent=True)
 
     async def _end_when_asked(self, sizes: SizeNotifier) -> None:
-        """A notice of a size may wait for requests: they are served until it is through."""
+        """A notice of a size may wait for requests, so they are served until it is sent."""
         await self._end_asked.wait()
         await sizes.close()
         self._everything.cancel()
 
     async def _leave_when_asked(self, keeper: Keeper, sizes: SizeNotifier) -> None:
-        """What is to be on disk in the end is brought there before, so that nobody waits for it."""
-        word: KeeperMessage | None = None
-        while word is not KeeperMessage.LEAVE:
+        """Flush the store before leaving, so that no request waits for the disk."""
+        message: KeeperMessage | None = None
+        while message is not KeeperMessage.LEAVE:
             await trio.lowlevel.wait_readable(keeper)
-            word = keeper.hear()
-            if word is None:
+            message = keeper.hear()
+            if message is None:
                 self.outlives = False
-                log.error("the keeper (process %d) is gone: the mount ends with this daemon", keeper.pid)
+                log.error("the keeper (process %d) has ended: the mount ends with this daemon", keeper.pid)
                 return
-        with suppress(StoreError):  # closing will say so
+        with suppress(StoreError):  # closing the store reports it
             await trio.to_thread.run_sync(self._store.flush)
         await sizes.close()
         log.info("leaving the mount to the next server")
@@ -273,13 +272,13 @@ class Mount:
             self._keeper.tell(KeeperMessage.SERVING)
 
     async def _watch_mount(self) -> None:
-        """Say so when the mount goes from this tree and is served all the same."""
+        """Log it when the mount leaves this namespace's tree and is still served."""
         mountpoint = self._channel.mountpoint
         watch, own_thread = partial(wait_until_unmounted, mountpoint), trio.CapacityLimiter(1)
         try:
             await trio.to_thread.run_sync(watch, abandon_on_cancel=True, limiter=own_thread)
         except OSError as error:
-            log.warning("cannot tell whether the mount is still in the tree: %s", error)
+            log.warning("the table of mounts can't be watched: %s", error)
             return
         await trio.sleep(STILL_SERVED_SECONDS)
         log.warning(
@@ -289,7 +288,7 @@ class Mount:
         )
 
     async def _sum_streams(self) -> None:
-        """Have the sizes of streams known before somebody asks."""
+        """Compute sizes of streams in advance."""
         while True:
             try:
                 is_done = await trio.to_thread.run_sync(self._store.sum_streams, SLICE_S)
@@ -305,7 +304,7 @@ class Mount:
         while True:
             if self._store.queues_derived != derived:
                 derived = self._store.queues_derived
-                log.info("queues: %s", f"derived from the log: {derived}" if derived else "the writer's own")
+                log.info("queues: %s", f"derived from the log: {derived}" if derived else "the writer's files")
             await trio.sleep(self._options.follow_interval_ms / 1000)
             try:
                 await trio.to_thread.run_sync(self._store.refresh)
@@ -317,20 +316,20 @@ class Mount:
             except (StoreError, OSError) as error:
                 text = f"following the writer failed: {error}"
                 LIMITED_LOG.log_once(log, logging.WARNING, text, text)
-            except Exception as error:  # what else goes wrong must not end the mount: the next look may succeed
+            except Exception as error:  # a defect must not end the mount: the next refresh may succeed
                 text = f"following the writer failed: {error!r}"
                 LIMITED_LOG.log_once(log, logging.ERROR, text, text, error)
 
 
 TURN_S = 0.0002
-"""How long a thread that does slow work keeps the interpreter while the request loop wants it. A request gives it away
-some three times, and an ordinary read takes three requests: with Python's own 5 ms, it would take 45 ms beside any slow
-work. Nobody pays for it but threads that compete: what one thread does takes as much time as before."""
+"""Seconds for which a thread of slow work keeps the interpreter while the request loop waits for it. A request gives
+the interpreter away some three times, and an ordinary read takes three requests: with Python's own 5 ms it would take
+45 ms beside any slow work. Only threads that compete switch more often; a single one takes as much time as before."""
 
 
 @contextmanager
 def quick_turns() -> Iterator[None]:
-    """Have this process's threads take turns of TURN_S meanwhile."""
+    """Meanwhile this process's threads take turns of TURN_S."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
     try:
@@ -342,12 +341,12 @@ def quick_turns() -> Iterator[None]:
 STILL_SERVED_SECONDS = 2.0
 SUMMING_INTERVAL_S = 2.0
 ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU, signal.SIGPWR)
-"""Each of them ends a mount as unmounting does."""
+"""Signals that end a mount as unmounting does."""
 
 
 @contextmanager
 def handling_signals(end: Callable[[str], None]) -> Iterator[None]:
-    """Have ENDING_SIGNALS call `end` with their names meanwhile, however many an impatient person sends."""
+    """Meanwhile each of ENDING_SIGNALS calls `end` with its name; repeated signals do no harm."""
 
     def handle(number: int, _: FrameType | None) -> None:
         end(signal.Signals(number).name)
@@ -361,7 +360,7 @@ def handling_signals(end: Callable[[str], None]) -> Iterator[None]:
 
 
 def fuse_options(store: MessageStore, options: ServeOptions) -> list[bytes]:
-    """Options of the mount: who made it, who may use it, what the person added."""
+    """Options of the mount: its source, its users, and the options that the user added."""
     named = os.fsencode(store.path.absolute()).replace(b"\\", b"\\\\").replace(b",", b"\\,")
     chosen = [b"default_permissions", b"fsname=" + named, b"subtype=fsstore"]
     if options.allow_other:
@@ -372,7 +371,7 @@ def fuse_options(store: MessageStore, options: ServeOptions) -> list[bytes]:
 
 
 def raise_read_ahead(mountpoint: Path, kb: int) -> None:
-    """Let the kernel read further ahead than its 128 KiB. Only root may; without it the mount is slower, no more."""
+    """Raise the kernel's read-ahead from 128 KiB. Only root may; without it the mount is only slower."""
     device = device_of(mountpoint)
     if device is None:
         return
@@ -381,8 +380,8 @@ def raise_read_ahead(mountpoint: Path, kb: int) -> None:
 
 
 def wait_until_unmounted(mountpoint: Path) -> None:
-    """Return when what is mounted there now has gone from the table of mounts. Takes one descriptor, at the beginning:
-    OSError."""
+    """Return when the present mount at `mountpoint` is no longer in the table of mounts. Opens one descriptor at the
+    beginning: OSError."""
     with open(MOUNT_TABLE, "rb", buffering=0) as table:
         changed = select.poll()
         changed.register(table, select.POLLPRI)
@@ -395,7 +394,7 @@ def wait_until_unmounted(mountpoint: Path) -> None:
 
 
 def device_of(mountpoint: Path) -> str | None:
-    """`major:minor` of the mount at a resolved path, from the table of mounts: the mount itself would wait for us."""
+    """`major:minor` of the mount at a resolved path, from the table of mounts: a stat of the path would wait for us."""
     return _device_in(os.fsdecode(MOUNT_TABLE.read_bytes()), mountpoint)
 
 

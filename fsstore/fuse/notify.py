@@ -1,7 +1,7 @@
-"""Notices to the kernel: what it has cached and is to ask for again, and what we put into its cache.
+"""Notices to the kernel: they invalidate cached attributes and data, and put data into the kernel's cache.
 
 store (any thread) ──appended──► Invalidation ──► Channel.drop_attributes        sizes that grew
-                   ──expired, queue_gone, topics_changed──► Expiry ──► the same  messages and topics that are gone
+                   ──expired, queue_gone, topics_changed──► Expiry ──► the same  messages and topics that were removed
 an idle stream that grew        ──► SizeNotifier ──► Channel.drop_data, extend   its new size, and its last page
 a small message that is opened  ──► OpenBodies ──► Channel.push                  its body
 """
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 
 
 class Invalidation(StoreListener):
-    """Listens to the store and drops what the kernel has cached. Construct it on trio's thread, inside `trio.run`.
+    """Listens to the store and invalidates the kernel's caches. Construct it on trio's thread, inside `trio.run`.
 
-    Sizes of streams are answered with a long timeout, and the kernel is notified at the first change after an answer.
-    For our own writers that happens inside the write's handler, before the write returns; for everything else as soon
-    as trio's thread gets to it. Attributes alone: having the kernel drop *data* inside a handler can wait for a page
-    whose read waits for us.
+    Sizes of streams are answered with a long timeout, and the kernel is notified of the first change after an answer.
+    For our own writers that happens inside the write's handler, before the write returns; for other changes as soon as
+    trio's thread runs. Only attributes are dropped: dropping *data* inside a handler can wait for a page whose read
+    waits for us.
 
     Thread safety: the listener's methods from any thread; `notify_kernel` on trio's thread.
     """
@@ -46,26 +46,26 @@ class Invalidation(StoreListener):
         self._grown: deque[tuple[str, int]] = deque()
 
     def appended(self, topic: str, queue: int) -> None:
-        """Note that a queue grew; a handler of ours notifies the kernel itself, before it answers."""
+        """Note that a queue grew. Our own handlers notify the kernel themselves, before they answer."""
         self._grown.append((topic, queue))
         if threading.get_ident() != self._trio_thread:
             self._on_trio(self.notify_kernel)
 
     def expired(self, expired: Expired) -> None:
-        """Have the kernel ask again about messages that are gone."""
+        """Invalidate messages that expired."""
         self._on_trio(self._expiry.queue_expired, expired)
 
     def queue_gone(self, topic: str, queue: int) -> None:
-        """Have the kernel ask again about all that was in a queue."""
+        """Invalidate a queue that was removed, and all below it."""
         self._on_trio(self._expiry.queue_gone, topic, queue)
 
     def topics_changed(self) -> None:
-        """Have the kernel ask again about topics and queues that went."""
+        """Invalidate topics and queues that were removed."""
         self._on_trio(self._expiry.topics_changed)
 
     def log_rewritten(self, physical_end: int) -> None:
-        """Have the core forget what it answered, before anything of the other log is shown."""
-        log.warning("the log was rewritten or recreated: what was shown of it is stale, and it is read again")
+        """Have the core forget its answers before any message of the new log is shown."""
+        log.warning("the log was rewritten or recreated: everything shown before is invalidated and read again")
         if threading.get_ident() == self._trio_thread:
             self._expiry.log_rewritten(physical_end)
             return
@@ -73,28 +73,28 @@ class Invalidation(StoreListener):
             trio.from_thread.run_sync(self._expiry.log_rewritten, physical_end, trio_token=self._token)
 
     def notify_kernel(self) -> None:
-        """Drop the kernel's attributes of everything that grew since they were answered."""
+        """Drop the kernel's attributes of all streams that grew after they were answered."""
         grown = self._grown
         while grown:
             for inode in self._core.streams.grown(*grown.popleft()):
                 self._channel.drop_attributes(inode)
 
     def _on_trio(self, call: Callable[..., None], *arguments: object) -> None:
-        with suppress(trio.RunFinishedError):  # the mount has ended: nobody is left to notify
+        with suppress(trio.RunFinishedError):  # the mount has ended, and the kernel's caches with it
             self._token.run_sync_soon(call, *arguments, idempotent=not arguments)
 
 
 BATCH_INODES = 2_000
-"""Inodes of one call of the thread; the core makes the next ones between two calls."""
+"""Inodes of one call of the thread; the core lists the next ones between two calls."""
 
 
 class Expiry:
-    """Has the kernel ask again about what is gone: messages that retention removed, topics that were deleted.
+    """Invalidates inodes that were removed: messages that retention deleted, topics that were deleted.
 
-    A file of the commit log may hold a million messages, so it happens in a thread, a batch at a time. Bodies stay in
-    the kernel's cache as long as somebody has them open; nobody new gets to them. FUSE_NOTIFY_INC_EPOCH is no shorter
-    way: it has the kernel look up every name of the mount anew, and leaves the attributes of what is open. Thread
-    safety: trio's thread only.
+    A file of the commit log may hold a million messages, so a thread does it, a batch at a time. A body stays in the
+    kernel's cache while it is open, but can't be opened again. FUSE_NOTIFY_INC_EPOCH is no shorter way: it has the
+    kernel look up every name of the mount again, and leaves the attributes of open files. Thread safety: trio's thread
+    only.
     """
 
     def __init__(self, core: Filesystem, channel: Channel) -> None:
@@ -104,27 +104,27 @@ class Expiry:
         self._send, self._receive = trio.open_memory_channel[Iterable[int]](float("inf"))
 
     def queue_expired(self, expired: Expired) -> None:
-        """Messages are gone."""
+        """Invalidate messages that expired."""
         if self._open:
             self._send.send_nowait(self._core.expired(expired))
 
     def queue_gone(self, topic: str, queue: int) -> None:
-        """A queue was deleted, and may have been recreated."""
+        """Invalidate a queue that was deleted, and may have been made again."""
         if self._open:
             self._send.send_nowait(self._core.queue_gone(topic, queue))
 
     def topics_changed(self) -> None:
-        """Topics or queues may have gone."""
+        """Invalidate topics and queues that were deleted."""
         if self._open:
             self._send.send_nowait(self._core.topics_changed())
 
     def log_rewritten(self, physical_end: int) -> None:
-        """Another log came in place of the one that was shown: when this returns, nothing of that is answered."""
+        """Another log replaced the one that was shown. On return the core answers nothing of the old one."""
         if self._open:
             self._send.send_nowait(self._core.log_rewritten(physical_end))
 
     def close(self) -> None:
-        """Let `run` end after the batch under way; the kernel is about to forget everything."""
+        """Let `run` end after the present batch; the kernel is about to drop all caches."""
         self._open = False
         self._send.close()
 
@@ -144,38 +144,38 @@ class Expiry:
 
 
 CALM_S = 0.1
-"""Before a step begins."""
+"""Wait before a step begins."""
 
 GRACE_S = 1
-"""Between its two notices."""
+"""Wait between its two notices."""
 
 LOOK_AGAIN_S = 0.01
-"""How soon to look again whether we still have a request for the file in hand."""
+"""Interval of checks whether a request for the file is still unanswered."""
 
 LAST_BYTE = bytes([STREAM_SEPARATOR])
 
 
 class SizeNotifier:
-    """Notifies the kernel of the new sizes of streams whose bytes it caches, a step at a time, each of two notices.
+    """Notifies the kernel of new sizes of streams whose bytes it caches, in steps of two notices.
 
-        size noted ─► the page that holds the end known so far, dropped ──GRACE_S──► the new size, with its last byte
+        size noted ─► the page with the end known so far is dropped ──GRACE_S──► the new size, with its last byte
 
-    Whoever reads that page from the first notice on gets it again, with all that there was when the size was noted.
-    Whoever had it in hand before the notice has copied what it wanted from it long before the second one: between
-    taking a page and looking at the file's size, a reader in the kernel does nothing that waits. So nobody sees the
-    zeros that stood after the old end. The size comes with a byte (the newline that ends the last message), not as an
-    attribute, because the kernel would throw away all that it caches of a file whose size changes in its attributes.
+    A reader of that page after the first notice gets it anew, with all bytes up to the noted size. A reader that had
+    the page before the notice has copied its bytes long before the second one: between taking a page and looking at the
+    file's size, a reader in the kernel does nothing that waits. So no reader sees the zeros after the old end. The size
+    is sent with a byte (the newline that ends the last message), not as an attribute, because the kernel drops all
+    cached pages of a file whose size changes in its attributes.
 
-    Both notices may wait for a page whose reader waits for us. So they are written by threads while requests are
-    answered, and the requests go on until the last notice is through. A daemon that is killed while a notice waits
-    could not end, nor could the reader: so a notice is not begun while we have a request for that file in hand, nor
-    right after its size was noted, when its readers come for the end.
+    Both notices may wait for a page whose reader waits for us. So threads write them while requests are answered, and
+    requests are answered until the last notice is sent. A daemon that is killed while a notice waits could not end, nor
+    could the reader: so a notice is not begun while a request for that file is unanswered, nor right after the size was
+    noted, when readers come for the end.
 
     Thread safety: trio's thread only.
     """
 
     def __init__(self, streams: StreamTable, channel: Channel, holds: Callable[[int], bool]) -> None:
-        """`holds(inode)`: whether a request for it was received and takes long to be answered."""
+        """`holds(inode)`: whether a slow request for it is unanswered."""
         self._streams = streams
         self._channel = channel
         self._holds = holds
@@ -188,7 +188,7 @@ class SizeNotifier:
         self._woken.set()
 
     async def run(self) -> None:
-        """Notify the kernel until `close`, and then until the notice that is being written is through."""
+        """Notify the kernel until `close`, then until the present notice is sent."""
         try:
             with self._running:
                 await self._run()
@@ -196,7 +196,7 @@ class SizeNotifier:
             self._ended.set()
 
     async def close(self) -> None:
-        """Have `run` end, and return when it has: requests are to be served until then."""
+        """End `run`, and return when it has ended: serve requests until then."""
         self._running.cancel()
         await self._ended.wait()
 
@@ -216,7 +216,7 @@ class SizeNotifier:
             await trio.sleep(GRACE_S)
             await self._notify(stream, lambda stream: self._tell(stream, size))
         self._streams.updated(stream)
-        self._channel.drop_attributes(stream.inode)  # whoever asks now finds out what came meanwhile
+        self._channel.drop_attributes(stream.inode)  # the next look-up finds bytes that were added meanwhile
 
     async def _notify(self, stream: IdleStream, notice: Callable[[IdleStream], None]) -> None:
         while self._holds(stream.inode):
@@ -231,28 +231,28 @@ class SizeNotifier:
 
 
 PUSHED_INODES = 65_521
-"""Slots in the memory of pushed inodes: a prime, because records begin at like distances."""
+"""Slots of the table of pushed inodes: a prime, because records begin at similar distances."""
 
 
 class OpenBodies:
     """Puts small bodies into the kernel's cache at `open`, so that reading them costs no request.
 
-    Only when no other handle is open on the inode: otherwise the kernel may hold that page locked for a read that waits
-    for us, while we would wait for the page. So opens and releases are counted.
+    It does so only when no other handle is open on the inode. Otherwise the kernel may hold the page locked for a read
+    that waits for us, while we would wait for the page. So opens and releases are counted.
 
     Thread safety: the request loop's thread only.
     """
 
     def __init__(self, push: Callable[[int, bytes], bool]) -> None:
-        """`push(inode, body)` puts a body into the kernel's cache; False: it would not have it."""
+        """`push(inode, body)` puts a body into the kernel's cache; False: the kernel refused it."""
         self._push = push
         self._inode_of: dict[int, int] = {}
         self._open: dict[int, int] = {}
         self._pushed = array("Q", bytes(8 * PUSHED_INODES))
-        """At `inode % PUSHED_INODES` the newest one of those that share the slot: a body may be pushed twice."""
+        """At `inode % PUSHED_INODES`: the newest inode of those that share the slot. So a body may be pushed twice."""
 
     def opened(self, inode: int, handle: int, body: bytes | None) -> None:
-        """A handle is about to be answered; `body` is the whole of the file when it is small."""
+        """Count an open before it is answered, and push `body`, the whole of a small file."""
         others = self._open.get(inode, 0)
         if body and not others:
             slot = inode % PUSHED_INODES
@@ -262,7 +262,7 @@ class OpenBodies:
         self._open[inode] = others + 1
 
     def released(self, handle: int) -> None:
-        """A handle is closed."""
+        """Count a release."""
         inode = self._inode_of.pop(handle, None)
         if inode is None:
             return
@@ -273,7 +273,7 @@ class OpenBodies:
             del self._open[inode]
 
     def forget(self, inode: int) -> None:
-        """The kernel dropped the inode, its cached body with it."""
+        """The kernel dropped the inode and its cached body."""
         slot = inode % PUSHED_INODES
         if self._pushed[slot] == inode:
             self._pushed[slot] = 0

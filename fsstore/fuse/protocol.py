@@ -1,11 +1,11 @@
-"""The kernel's side of FUSE, as bytes: what a request holds and how a reply looks (linux/fuse.h, protocol 7.31 on).
+"""FUSE messages as bytes: requests of the kernel, replies and notices (linux/fuse.h, protocol 7.31 on).
 
     request   length u32 | opcode u32 | unique u64 | node u64 | uid u32 | gid u32 | pid u32 | 8 bytes | arguments
     reply     length u32 | -errno i32 | unique u64 | result
     notice    length u32 | code i32   | 0 u64      | arguments
 
-All in the machine's own byte order. `unique` says which request a reply is to; a node is an inode number of ours. Only
-what we answer ourselves is here; the rest is libfuse's to know.
+All in the machine's own byte order. `unique` is the number of a request, which its reply repeats; a node is an inode
+number of ours. Only messages that we answer ourselves are here; libfuse knows the others.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from fsstore.interface import BLOCK_BYTES, Attributes, Opened, OpenedDirectory
 LARGEST_WRITE_BYTES = 1 << 20
 """Bytes of one write request."""
 LARGEST_REQUEST_BYTES = LARGEST_WRITE_BYTES + (1 << 13)
-"""Those, and what comes before them, with some room: the kernel wants no less."""
+"""Those with the bytes before them and some room; the kernel requires at least this size."""
 
 
 class Opcode(IntEnum):
-    """What a request asks for."""
+    """Requests with handlers of our own."""
 
     LOOKUP = 1
     FORGET = 2
@@ -55,7 +55,7 @@ class Opcode(IntEnum):
 
 
 class RareOpcode(IntEnum):
-    """What pyfuse3 answers, or libfuse refuses."""
+    """Requests that pyfuse3 answers, or libfuse refuses."""
 
     SYMLINK = 6
     MKNOD = 8
@@ -75,7 +75,7 @@ _OPERATIONS = {opcode.value: opcode.name.lower() for opcode in (*Opcode, *RareOp
 
 
 def operation_name(opcode: int) -> str:
-    """For a person."""
+    """The name of an opcode, for users."""
     return _OPERATIONS.get(opcode) or f"opcode_{opcode}"
 
 
@@ -84,14 +84,14 @@ def operation_name(opcode: int) -> str:
 REQUEST = Struct("=IIQQ")
 """length, opcode, unique, node"""
 REQUEST_OF_USER = Struct("=IIQQI")
-"""The same, and the uid of who asks"""
+"""The same, and the uid of the caller"""
 CALLER = Struct("=III")
-"""uid, gid, pid of who asks"""
+"""uid, gid, pid of the caller"""
 CALLER_BEGIN = 24
 ARGUMENTS = 40
 """Where the arguments begin."""
 HANDLE = Struct("=Q")
-"""read, fsync, release and the like begin with their handle"""
+"""read, fsync, release and some others begin with their handle"""
 RANGE = Struct("=QQI")
 """read, readdir: handle, position, size"""
 FLAGS = Struct("=I")
@@ -111,13 +111,13 @@ RENAME = Struct("=Q")
 RENAME2 = Struct("=QI4x")
 """rename2: the same, and flags"""
 SETATTR = Struct("=I4xQQ8xQQ8xII4xI4xII")
-"""setattr: which are valid, handle, size, atime, mtime, their nanoseconds, mode, uid, gid"""
+"""setattr: valid fields, handle, size, atime, mtime, their nanoseconds, mode, uid, gid"""
 SET_MODE, SET_UID, SET_GID, SET_SIZE, SET_ATIME, SET_MTIME, SET_BY_HANDLE = (1 << bit for bit in range(7))
 SET_ATIME_NOW, SET_MTIME_NOW = 1 << 7, 1 << 8
 XATTR = Struct("=I4x")
-"""getxattr, listxattr: bytes that the answer may have, 0 for how many it has; a name follows in the former"""
+"""getxattr, listxattr: largest answer in bytes, 0 to ask for its size; in getxattr the name follows"""
 LOOKUPS = Struct("=Q")
-"""forget: how many look-ups"""
+"""forget: number of look-ups"""
 FORGOTTEN = Struct("=QQ")
 """batch_forget, for each: node, look-ups"""
 FORGOTTEN_BEGIN = ARGUMENTS + 8
@@ -128,7 +128,7 @@ REPLY = Struct("=IiQ")
 ATTRIBUTES_FORMAT = "QQQQQQIIIIIIIIII"
 """inode, size, blocks, atime, mtime, ctime, their nanoseconds, mode, nlink, uid, gid, rdev, block size, flags"""
 ENTRY_FORMAT = "QQQQII" + ATTRIBUTES_FORMAT
-"""node, generation, seconds the name and the attributes may be believed, their nanoseconds, attributes"""
+"""node, generation, seconds to cache the name and the attributes, their nanoseconds, attributes"""
 _NODE_FIELDS = len(ENTRY_FORMAT) - len(ATTRIBUTES_FORMAT)
 _ENTRY = Struct("=IiQ" + ENTRY_FORMAT)
 _ATTRIBUTES = Struct("=IiQQII" + ATTRIBUTES_FORMAT)
@@ -137,7 +137,7 @@ _CREATED = Struct("=IiQ" + ENTRY_FORMAT + "QII")
 _TAKEN = Struct("=IiQII")
 _XATTR_SIZE = Struct("=IiQI4x")
 DIRENT = Struct("=QQII")
-"""inode, where to go on, length of the name, file type; the name follows, padded to 8 bytes"""
+"""inode, next position, length of the name, file type; the name follows, padded to 8 bytes"""
 
 DIRECT_IO, KEEP_CACHE, CACHE_DIRECTORY, NO_FLUSH = 1, 2, 8, 32
 _NS = 1_000_000_000
@@ -148,37 +148,37 @@ _INVALIDATE = Struct("=IiQQqq")
 _STORE = Struct("=IiQQQII")
 _INVALIDATE_INODE, _STORE_DATA = 2, 4
 RESEND = Struct("=IiQ").pack(16, 7, 0)
-"""The notice (Linux 6.9) that all requests which were read and not answered are to be sent again."""
+"""The notice (Linux 6.9) that has the kernel send all unanswered requests again."""
 VERSION = Struct("=II")
 """The kernel's first request: version, its minor"""
 RESEND_MINOR = 40
-"""From which on the kernel knows RESEND."""
+"""The first minor version with RESEND."""
 _ATTRIBUTES_ALONE = -1
 _TO_THE_END = 0
 
-# what both sides agreed on
+# the INIT request, the kernel's first
 
 _AGREED = Struct("=IIIIHHIIH")
-"""the reply to the first request: version, its minor, read-ahead, flags, two bounds of what goes on at once, bytes of a
-write, granularity of times, pages of a request; more follows"""
+"""the reply to INIT: version, its minor, read-ahead, flags, limit and congestion threshold of background requests,
+bytes of a write, granularity of times, pages of a request; more fields follow"""
 _LIST_WITH_ATTRIBUTES = 1 << 13
 _LIST_AS_WANTED = 1 << 14
-_DROP_AT_EACH_MTIME = 1 << 12  # what changes otherwise than at its end is never cached here
+_DROP_AT_EACH_MTIME = 1 << 12  # not wanted: content that changes elsewhere than at its end is never cached
 _PARALLEL = 1 << 18  # look-ups and listings of one directory need not wait for one another
 
 
 def failed(unique: int, number: int) -> bytes:
-    """The reply that refuses, with that errno."""
+    """A reply with an errno."""
     return REPLY.pack(REPLY.size, -number, unique)
 
 
 def done(unique: int) -> bytes:
-    """The reply that has nothing to add."""
+    """A reply without a result."""
     return REPLY.pack(REPLY.size, 0, unique)
 
 
 def header(unique: int, size: int) -> bytes:
-    """What stands before `size` bytes of result."""
+    """The header of a reply with `size` bytes of result."""
     return REPLY.pack(REPLY.size + size, 0, unique)
 
 
@@ -214,7 +214,7 @@ def entry_fields(attributes: Attributes) -> tuple[int, ...]:
 
 
 def entry(unique: int, attributes: Attributes) -> bytes:
-    """The reply to a look-up; inode 0: no such name, for as long as it says."""
+    """The reply to a look-up; inode 0: the name does not exist, and the kernel may cache that."""
     return _ENTRY.pack(_ENTRY.size, 0, unique, *entry_fields(attributes))
 
 
@@ -225,7 +225,7 @@ def attributes_of(unique: int, attributes: Attributes) -> bytes:
 
 
 def opened(unique: int, file: Opened, *, nothing_to_flush: bool) -> bytes:
-    """The reply to open. With nothing to flush a close costs a request less (kernels before 5.16 ask all the same)."""
+    """The reply to open. With nothing to flush, a close sends no FLUSH (kernels before 5.16 send it all the same)."""
     flags = file.direct_io * DIRECT_IO | file.keep_cache * KEEP_CACHE | nothing_to_flush * NO_FLUSH
     return _OPENED.pack(_OPENED.size, 0, unique, file.handle, flags, 0)
 
@@ -248,39 +248,39 @@ def taken(unique: int, size: int) -> bytes:
 
 
 def xattr(unique: int, value: bytes, room: int) -> bytes:
-    """The reply to getxattr and listxattr: `value`; its size where `room` is 0, ERANGE where it has more bytes."""
+    """The reply to getxattr and listxattr: `value`; its size if `room` is 0, ERANGE if it has more bytes than
+    `room`."""
     if not room:
         return _XATTR_SIZE.pack(_XATTR_SIZE.size, 0, unique, len(value))
     return header(unique, len(value)) + value if len(value) <= room else failed(unique, errno.ERANGE)
 
 
 def attributes_changed(inode: int) -> bytes:
-    """The notice that an inode's attributes are to be asked for again; its data stay cached."""
+    """The notice that drops the cached attributes of an inode, but not its data."""
     return _INVALIDATE.pack(_INVALIDATE.size, _INVALIDATE_INODE, 0, inode, _ATTRIBUTES_ALONE, 0)
 
 
 def data_changed(inode: int, position: int) -> bytes:
-    """The notice that an inode's bytes from `position` on are to be asked for again, with the rest of their page."""
+    """The notice that drops the cached data of an inode from `position` on, with the rest of the page."""
     return _INVALIDATE.pack(_INVALIDATE.size, _INVALIDATE_INODE, 0, inode, position, _TO_THE_END)
 
 
 def data_of(inode: int, position: int, size: int) -> bytes:
-    """What stands before `size` bytes of an inode from `position` on, to be put into the kernel's cache. An inode that
-    ended before has as many bytes then."""
+    """The header of a notice that stores `size` bytes of an inode in the kernel's cache, from `position` on. The kernel
+    enlarges an inode that ended before."""
     return _STORE.pack(_STORE.size + size, _STORE_DATA, 0, inode, position, size, 0)
 
 
 def serving_as_wanted(init_reply: bytes, page_bytes: int) -> bytes:
-    """libfuse's reply to the kernel's first request, changed: a listing brings attributes when they are wanted, one
-    slow look-up in a directory holds up no other, cached bytes outlast a change of the modification time, and no
-    request is larger than LARGEST_REQUEST_BYTES. libfuse counts in pages, and some kernels allow it many large ones.
-    """
+    """libfuse's reply to INIT, changed: a listing returns attributes when they are wanted, one slow look-up in a
+    directory delays no other, cached bytes survive a change of the modification time, and no request is larger than
+    LARGEST_REQUEST_BYTES. libfuse counts pages, and some kernels let it have many large ones."""
     major, minor, read_ahead, flags, background, congested, write_bytes, granularity, pages = _AGREED.unpack_from(
         init_reply, REPLY.size
     )
     flags = (flags | _LIST_WITH_ATTRIBUTES | _LIST_AS_WANTED | _PARALLEL) & ~_DROP_AT_EACH_MTIME
     write_bytes = min(write_bytes, LARGEST_WRITE_BYTES)
-    pages = min(pages, LARGEST_WRITE_BYTES // page_bytes + 1)  # one more: bytes may begin within a page
+    pages = min(pages, LARGEST_WRITE_BYTES // page_bytes + 1)  # one more: a buffer may begin within a page
     changed = bytearray(init_reply)
     agreed = (major, minor, read_ahead, flags, background, congested, write_bytes, granularity, pages)
     _AGREED.pack_into(changed, REPLY.size, *agreed)

@@ -1,7 +1,7 @@
-"""The rare requests (the first one, statfs, extended attributes, all that is refused) are pyfuse3's to answer.
+"""pyfuse3 answers the rare requests: INIT, statfs, setting attributes, and everything that is refused.
 
-libfuse takes an open descriptor for a mount ("/dev/fd/N"). It is given one end of a pair of sockets: what comes out of
-the other end are its replies. The frequent requests are answered in `handlers` and never get here.
+libfuse takes an open descriptor for a mount ("/dev/fd/N"). It gets one end of a socket pair, and its replies are read
+from the other end. The frequent requests are answered in `handlers` and never get here.
 
     kernel ◄──► Channel ──request──► Relay ◄──socket pair──► libfuse, pyfuse3 ──► RareOperations
 """
@@ -30,9 +30,9 @@ from fsstore.handover.requests import RESENT
 from fsstore.interface import FilesystemError, SlowWork
 
 READY_TASKS = 8
-"""Tasks of pyfuse3 that stay: each has a buffer of 1 MiB, which is not to come and go with every burst."""
+"""Tasks of pyfuse3 that stay: each has a buffer of 1 MiB, which must not be allocated anew with every burst."""
 LARGEST_REPLY_BYTES = 1 << 20
-DISAGREED = "this version agrees with the kernel on something else than the one before"
+DISAGREED = "this version and the kernel agree on other features than the version before"
 
 
 O = TypeVar("O")  # noqa: E741
@@ -41,17 +41,17 @@ R = TypeVar("R")
 
 
 class Relay:
-    """Hands requests to pyfuse3, and its replies to the kernel. Thread safety: trio's thread only."""
+    """Passes requests to pyfuse3, and its replies to the kernel. Thread safety: trio's thread only."""
 
     def __init__(self, channel: Channel, ours: socket.socket) -> None:
         self.serving = trio.Event()
         """Set when the kernel's first request has been answered."""
         self.waiting = 0
-        """Requests that were handed over and not answered yet."""
+        """Requests that were forwarded and not answered yet."""
         self.agreed: Callable[[bytes, bytes], None] = lambda request, reply: None
-        """Called with the kernel's first request, and the reply that it was sent."""
+        """Called with the kernel's INIT request and the reply to it."""
         self.log: RequestLog | None = None
-        """Told of each request and reply."""
+        """The log that notes each request and reply."""
         self._expected: bytes | None = None
         self._first = b""
         self._resent: set[int] = set()
@@ -60,13 +60,13 @@ class Relay:
         self._backlog: Turns[bytes] = Turns()
         self._next: bytes | None = None
         self._in_hand = 0
-        """Requests that libfuse has: what waits behind them is in turns."""
-        self._reply = bytearray(LARGEST_REPLY_BYTES)  # one for all: a new one each time would leave holes in the heap
+        """Requests that libfuse works on. More of them wait in `_backlog`."""
+        self._reply = bytearray(LARGEST_REPLY_BYTES)  # one buffer for all: allocating it anew would fragment the heap
 
     @classmethod
     @contextmanager
     def to_pyfuse3(cls, channel: Channel, operations: pyfuse3.Operations) -> Iterator[Relay]:
-        """pyfuse3 holds its session in globals: one at a time in a process."""
+        """Start pyfuse3, which keeps its session in globals: one per process at a time."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             ours.setblocking(False)
@@ -77,14 +77,14 @@ class Relay:
                 pyfuse3.close(unmount=False)
 
     def replay(self, request: bytes, reply: bytes) -> None:
-        """Have libfuse agree with the kernel as in another process. `run` raises HandoverError if it does not."""
+        """Have libfuse answer INIT as in the last process. `run` raises HandoverError if it answers otherwise."""
         self._expected = reply
         self.forward(request)
 
     def forward(self, request: bytes) -> None:
-        """Hand a request over."""
+        """Have pyfuse3 answer a request."""
         length, opcode, unique, inode = wire.REQUEST.unpack_from(request)
-        if unique & RESENT:  # libfuse need not know
+        if unique & RESENT:  # libfuse does not know the bit
             unique &= ~RESENT
             self._resent.add(unique)
             request = wire.REQUEST.pack(length, opcode, unique, inode) + request[wire.REQUEST.size :]
@@ -101,7 +101,7 @@ class Relay:
             assert self._next is not None
             try:
                 self._socket.send(self._next)
-            except BlockingIOError:  # so many at once: after the next reply
+            except BlockingIOError:  # the socket is full: try again after the next reply
                 return
             self._next = None
             self._in_hand += 1
@@ -139,7 +139,7 @@ class Relay:
             raise HandoverError(DISAGREED)
 
     def _marked(self, reply: bytes) -> bytes:
-        """A reply with the mark of its request."""
+        """A reply with the RESENT bit of its request."""
         length, error, unique = wire.REPLY.unpack_from(reply)
         if unique not in self._resent:
             return reply
@@ -148,7 +148,7 @@ class Relay:
 
 
 async def agree_again(request: bytes, reply: bytes) -> None:
-    """Have libfuse agree with a kernel that is not there. HandoverError: on something else than `reply`."""
+    """Have libfuse answer INIT without a kernel. HandoverError: its answer is not `reply`."""
     with Relay.to_pyfuse3(None, pyfuse3.Operations()) as relay:  # type: ignore[arg-type] # nothing is sent
         relay.replay(request, reply)
         differs = False
@@ -202,9 +202,9 @@ class RareOperations(pyfuse3.Operations):  # type: ignore[misc] # pyfuse3 has no
 
     @answered
     def poll(self, _inode: int, _handle: int, _poll_handle: object, _: object) -> NoReturn:
-        raise FilesystemError(errno.ENOSYS)  # the kernel then answers by itself, as for any regular file
+        raise FilesystemError(errno.ENOSYS)  # the kernel then answers itself, as for any regular file
 
-    # what is refused: each by its own handler, because a missing one reads "Function not implemented"
+    # refused requests: each has a handler, because a missing one means "Function not implemented"
 
     @answered
     def mknod(self, parent: int, name: bytes, _mode: int, _device: int, _: object) -> NoReturn:

@@ -1,11 +1,11 @@
-"""Lines for `@store/accesslog`: while somebody reads it, each handler has one around it that times and describes.
+"""Lines for `@store/accesslog`: while it is read, each handler is wrapped in one that times and describes requests.
 
-    nobody reads      handlers.by_opcode has the handlers themselves: the log costs nothing
-    somebody reads    it has `logged` ones; the relay notes what pyfuse3 answers, a writer who waits for the disk is
-                      noted by the thread that answers
+    no reader      handlers.by_opcode has the handlers themselves: the log costs nothing
+    a reader       it has wrapped ones; the relay notes requests for pyfuse3; the thread that syncs the log notes
+                   writers that wait for the disk
 
-A read that finds no line is answered later: when lines have come, when its reader is interrupted (EINTR), when the
-mount ends (an empty answer). Requests for the log itself are not logged.
+A read that finds no line is answered later: when lines have been written, when its reader is interrupted (EINTR), when
+the mount ends (an empty answer). Requests for the log itself are not logged.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from fsstore.interface import FilesystemError
 from fsstore.tree.refusals import escaped, time_text
 
 BATCH_S = 0.05
-"""How long lines are collected for a reader who waits."""
+"""Seconds for which lines are collected for a waiting reader."""
 MOST_PATH_CHARACTERS = 1_000
 MOST_INTERRUPTED = 256
-"""Requests that were interrupted last: a read of the log may still wait for its turn."""
+"""Last interrupted requests that are remembered: a read of the log may still be queued."""
 _READ_FLAGS = Struct("=32xI")
-"""Of a read request, after handle, position and size: flags of the open file"""
+"""Flags of the open file in a read request, after handle, position and size."""
 _NAMED = {
     *(Opcode.LOOKUP, Opcode.MKDIR, Opcode.CREATE, RareOpcode.MKNOD, Opcode.UNLINK, RareOpcode.RMDIR),
     *(RareOpcode.SYMLINK, Opcode.RENAME, Opcode.RENAME2, RareOpcode.LINK),
@@ -54,7 +54,7 @@ _NAME_BEGIN: dict[int, int] = {
 
 
 class Entry(NamedTuple):
-    """A request that is being answered."""
+    """A request that was not answered yet."""
 
     began_s: float
     time_ns: int
@@ -67,22 +67,22 @@ class Entry(NamedTuple):
     size: int | None
 
     def line(self, number: int, seconds: float) -> bytes:
-        """As the log shows it, answered with errno `number` (0: success)."""
+        """The line of a request that was answered with errno `number` (0: success)."""
         result = errno.errorcode.get(number, str(number)) if number else "OK"
         position = "-" if self.position is None else self.position
         size = "-" if self.size is None else self.size
         path = escaped(self.path, MOST_PATH_CHARACTERS).replace(" ", "\\x20")
-        who = f"{self.uid} {self.gid} {self.pid}"
+        caller = f"{self.uid} {self.gid} {self.pid}"
         time_shown = time_text(self.time_ns)
-        return f"{time_shown} {who} {self.operation} {path} {position} {size} {result} {seconds:.6f}\n".encode()
+        return f"{time_shown} {caller} {self.operation} {path} {position} {size} {result} {seconds:.6f}\n".encode()
 
 
 class RequestLog:
-    """Makes the lines of one mount. Construct it inside `trio.run`. Thread safety: trio's thread, but for what
-    `waiting` returns."""
+    """Writes the log of one mount. Construct it inside `trio.run`. Thread safety: trio's thread, except for the
+    function that `waiting` returns."""
 
     def __init__(self, core: Filesystem, channel: Channel, handlers: dict[int, Handler]) -> None:
-        """`handlers`, by opcode, are replaced while somebody reads."""
+        """`handlers`, by opcode, are wrapped while the log is read."""
         self._core = core
         self._channel = channel
         self._handlers = handlers
@@ -98,7 +98,7 @@ class RequestLog:
         self._changed()
 
     def _changed(self) -> None:
-        """Somebody opened the log, or closed it."""
+        """The log was opened or closed."""
         is_read = self._core.access_log.is_read
         if is_read and not self._plain:
             self._plain = dict(self._handlers)
@@ -119,14 +119,14 @@ class RequestLog:
                 own(unique, inode, request)
                 return
             self.begin(request)
-            handler(unique, inode, request)  # what it raises: SlowWork, and it is called again; else see `failed`
+            handler(unique, inode, request)  # after SlowWork it is called again; `failed` handles other errors
             self.answered(unique, 0)
 
         logged.__name__ = handler.__name__
         return logged
 
     def begin(self, request: bytes | memoryview) -> None:
-        """A request is about to be answered, or goes on being so."""
+        """Note a request before it is answered. It may be noted already."""
         _, opcode, unique, inode = REQUEST.unpack_from(request)
         if self._plain and unique not in self._begun:
             uid, gid, pid = wire.CALLER.unpack_from(request, wire.CALLER_BEGIN)
@@ -137,17 +137,17 @@ class RequestLog:
             self._begun[unique] = Entry(began_s, time_ns, uid, gid, pid, name, path, position, size)
 
     def answered(self, unique: int, number: int) -> None:
-        """A request was answered, with that errno (0: success)."""
+        """Log a request that was answered with errno `number` (0: success)."""
         entry = self._begun.pop(unique, None)
         if entry is not None:
             self._add(entry, number)
 
     def failed(self, number: int, request: memoryview) -> None:
-        """A handler failed, or slow work for it."""
+        """Log a request that failed, in its handler or in slow work."""
         self.answered(REQUEST.unpack_from(request)[2], number)
 
     def waiting(self, unique: int) -> Callable[[int], None] | None:
-        """A request waits for the disk: call this with its errno when it is answered, from any thread."""
+        """The function to call with the errno when a request that waits for the disk is answered, from any thread."""
         entry = self._begun.pop(unique, None)
         return None if entry is None else partial(self._add, entry)
 
@@ -160,7 +160,7 @@ class RequestLog:
             return
         if threading.get_ident() != self._thread:
             self._token.run_sync_soon(self._wake, idempotent=True)
-        elif now_s - self._answered_s >= BATCH_S:  # trio gets no turn while requests come one after the other
+        elif now_s - self._answered_s >= BATCH_S:  # a loop that is never idle gives trio no turn
             self._answer_readers()
         else:
             self._wake()
@@ -169,8 +169,8 @@ class RequestLog:
         self._arrived.set()
 
     async def run(self, is_left: Callable[[], bool]) -> None:
-        """Answer those who wait for lines, until cancelled. Then they hear the end, unless another server goes on:
-        the kernel asks that one again."""
+        """Answer waiting readers until cancelled. Then their reads get an empty answer, unless another server takes
+        over: the kernel sends it the reads again."""
         try:
             while True:
                 await self._arrived.wait()
@@ -205,7 +205,7 @@ class RequestLog:
             self._parked[unique] = handle, size
 
     def _interrupt(self, _: int, __: int, request: memoryview) -> None:
-        """A reader who waits was sent a signal, perhaps before the read has had its turn."""
+        """Answer a waiting reader that got a signal; its read may still be queued."""
         (interrupted,) = HANDLE.unpack_from(request, ARGUMENTS)
         self._interrupted.append(interrupted & ~RESENT)
         for unique in [unique for unique in self._parked if unique & ~RESENT == interrupted & ~RESENT]:
@@ -214,7 +214,7 @@ class RequestLog:
 
 
 def below(path: str, opcode: int, request: bytes | memoryview) -> str:
-    """What a request is about: the path of its inode, or a name in that directory."""
+    """The path of a request: that of its inode, or of a name in that directory."""
     if opcode not in _NAMED:
         return path
     begin = ARGUMENTS + _NAME_BEGIN.get(opcode, 0)
@@ -223,7 +223,7 @@ def below(path: str, opcode: int, request: bytes | memoryview) -> str:
 
 
 def _place_of(opcode: int, request: bytes | memoryview) -> tuple[int | None, int | None]:
-    """Position and size, of what has them; a write through O_APPEND has no position."""
+    """Position and size of a request; a write through O_APPEND has no position."""
     if opcode == Opcode.WRITE:
         _, position, size, _, _, flags = wire.WRITE.unpack_from(request, ARGUMENTS)
         return None if flags & os.O_APPEND else position, size

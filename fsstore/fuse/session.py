@@ -1,15 +1,15 @@
 """A mount's session with the kernel: the /dev/fuse descriptor, and the loop that takes requests from it.
 
-fusermount3 mounts (it may, for everyone) and hands the descriptor over. A reply and a notice are each one write.
+fusermount3 mounts (it may do so for any user) and passes the descriptor. A reply and a notice are one write each.
 Requests are handled one after the other on trio's thread:
 
     receive, handle, reply ──► receive …
-        │ none has come: poll in place; nothing for LINGER_MS: wait through trio
-        │ several have come: receive up to READ_AT_MOST, then handle one of each user in turn (turns)
+            │ none waits: poll in place; none for LINGER_MS: wait through trio
+            │ several wait: receive up to READ_AT_MOST, then handle one of each user in turn (turns)
 
-Most answers need no waiting, and going through trio for each would cost more than answering. trio gets its turn after
-TURN_REQUESTS requests, after BUSY_REQUESTS while somebody waits for slow work or for pyfuse3, and whenever the kernel
-is idle. What never blocks is read and written without giving the interpreter to the threads of slow work.
+Most answers need no waiting, and a trio checkpoint for each would cost more than the answer. trio runs after
+TURN_REQUESTS requests, after BUSY_REQUESTS while a request waits for slow work or for pyfuse3, and whenever the kernel
+is idle. Reads and writes that never block keep the interpreter's lock from the threads of slow work.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from fsstore.fuse.turns import RequestQueue, SlowThreads
 from fsstore.handover.keeper import Keeper
 from fsstore.handover.layout import WORKERS
 from fsstore.handover.requests import RESENT, RequestJournal
-from fsstore.interface import Data, Kind, Pieces, SlowWork
+from fsstore.interface import Data, Pieces, SlowWork, WorkKind
 from fsstore.options import MountError
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.metrics import SAMPLE_OF, RequestFigures
@@ -53,24 +53,24 @@ log = logging.getLogger(__name__)
 _UNMOUNTED = (errno.ENODEV, errno.ENOTCONN, errno.ECONNABORTED)
 _TRY_AGAIN = (errno.ENOENT, errno.EINTR, errno.EAGAIN)
 """The request was taken back before it was read, or there was none."""
-_NOT_HEARD = (errno.ENOENT, errno.ECONNABORTED)
-"""The request was taken back before it was answered, or the mount is gone."""
+_NOT_DELIVERED = (errno.ENOENT, errno.ECONNABORTED)
+"""The request was taken back before it was answered, or the mount has ended."""
 
 Handler = Callable[[int, int, memoryview], None]
 """Takes `unique`, the inode, and the whole request, which is valid until it returns."""
 
 LOOKS = 40
-"""How often to look for a request before going to sleep for one: some 30 µs. Who has been answered often asks again
-within that time, and a processor that went to sleep meanwhile, a virtual one above all, wakes up later than that."""
+"""Polls for a request before the loop sleeps, which take some 30 µs. A process that was answered often asks again
+within that time, and a sleeping processor, a virtual one above all, wakes up later than that."""
 
 
 class Channel:
-    """A mounted file system's connection. Thread safety: `receive` and `wait` on one thread; replies and notices from
-    any thread, those of other threads by `send_late`."""
+    """The connection of a mounted filesystem. Thread safety: `receive` and `wait` on one thread; replies and notices
+    from any thread, those of other threads by `send_late`."""
 
     def __init__(self, descriptor: int, mountpoint: Path) -> None:
-        """Takes the descriptor over, and has it never block: a request may be taken back between being seen and being
-        read, and the loop has more to do than to wait for the next one."""
+        """Take the descriptor over and make it non-blocking: a request may be taken back between being seen and being
+        read, and the loop must not wait for the next one."""
         os.set_blocking(descriptor, False)
         self.mountpoint = mountpoint
         self._descriptor = descriptor
@@ -81,17 +81,17 @@ class Channel:
         self._turn = 0
         self._requests: RequestJournal | None = None
         self._first_answer: Callable[[int], None] | None = None
-        """To be called with the time of the first answer."""
+        """Called with the time of the first answer."""
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)
         self._ending = threading.Lock()
         self._is_open = True
         self.is_mounted = True
-        """False once the kernel has said that the mount is gone."""
+        """False once the kernel has reported that the mount has ended."""
 
     @classmethod
     def mount(cls, mountpoint: Path, options: Iterable[bytes]) -> Channel:
-        """Mount, with options as after `-o`. MountError with what fusermount3 said."""
+        """Mount, with options as after `-o`. MountError with the output of fusermount3."""
         ours, theirs = socket.socketpair()
         with ours, theirs:
             command = [b"fusermount3", b"-o", b",".join(options), b"--", os.fsencode(mountpoint)]
@@ -112,24 +112,24 @@ class Channel:
             _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
         return cls(descriptors[0], mountpoint)
 
-    # what outlives this process
+    # mounts that outlive this process
 
     def survive(self, keeper: Keeper) -> None:
-        """Have the mount outlive this process, and note which requests were answered."""
+        """Have the mount outlive this process, and note answers in the journal."""
         self._requests = keeper.memory.requests
         self._first_answer = keeper.memory.answered
         if keeper.inherited is None:
             keeper.keep(self._descriptor)
 
     def resend(self) -> None:
-        """Have the kernel send what another server received and did not answer."""
-        with suppress(OSError):  # unmounted, as `receive` will find out
+        """Have the kernel send the requests again that the last server received and did not answer."""
+        with suppress(OSError):  # unmounted, as `receive` will report
             os.write(self._descriptor, wire.RESEND)
 
     # requests
 
     def is_ready(self, wait_ms: int) -> bool:
-        """Whether a request has come, or comes within `wait_ms`, or the mount is gone."""
+        """Whether a request waits, or comes within `wait_ms`, or the mount has ended."""
         poll = self._poll.poll
         for _ in range(LOOKS if wait_ms else 0):
             if poll(0):
@@ -141,8 +141,8 @@ class Channel:
         await trio.lowlevel.wait_readable(self._descriptor)
 
     def receive(self) -> memoryview | None:
-        """The next request, valid until two more were received; None when there is none, or `is_mounted` has become
-        False."""
+        """The next request, valid until two more were received; None: there is none, or the mount has ended and
+        `is_mounted` is False."""
         turn = self._turn
         size = read_at_once(self._descriptor, self._buffers[turn])
         if size < 0:
@@ -162,9 +162,9 @@ class Channel:
     # replies and notices
 
     def send(self, reply: bytes) -> None:
-        """Answer a request. One that was taken back meanwhile, or whose mount is gone, has nobody to read it."""
+        """Answer a request. An answer to one that was taken back, or after the mount's end, is dropped."""
         size = write_at_once(self._descriptor, reply)
-        if size < 0 and -size not in _NOT_HEARD:
+        if size < 0 and -size not in _NOT_DELIVERED:
             raise OSError(-size, os.strerror(-size))
         if self._first_answer is not None:
             self._note_first_answer()
@@ -177,11 +177,11 @@ class Channel:
             noted(time.monotonic_ns())
 
     def send_with(self, head: bytes, data: Data) -> None:
-        """As `send`, for a reply in pieces: `data` is not copied on our side. RefusedReadError, TruncatedFileError: it
-        is in a file that can't be read."""
+        """As `send`, for a reply in pieces, without a copy of `data`. RefusedReadError, TruncatedFileError: `data` is
+        mapped from a file that can't be read."""
         pieces = data.pieces if type(data) is Pieces else (data,)
         for piece in pieces:
-            if type(piece) is memoryview:  # a kill while the kernel copies a page that is not mapped ends it with EIO
+            if type(piece) is memoryview:  # a kill while the kernel copies an unmapped page would be EIO for the reader
                 read_through(piece)
         try:
             os.writev(self._descriptor, (head, *pieces))
@@ -191,7 +191,7 @@ class Channel:
             self._note_first_answer()
 
     def send_late(self, reply: bytes) -> None:
-        """As `send`, from any thread, also after the end."""
+        """As `send`, from any thread, also after `close`."""
         with self._ending:
             if self._is_open:
                 with suppress(OSError):
@@ -200,12 +200,13 @@ class Channel:
                 self._requests.free(REPLY.unpack_from(reply)[2])
 
     def drop_attributes(self, inode: int) -> None:
-        """Have the kernel ask again for an inode's attributes, if it knows it. Takes no lock that a reader may hold."""
+        """Drop an inode's attributes from the kernel's cache. Takes no lock that a reader may hold."""
         with suppress(OSError):
             os.write(self._descriptor, wire.attributes_changed(inode))
 
     def push(self, inode: int, body: bytes) -> bool:
-        """Put the first bytes of an inode into the kernel's cache; False when it does not know the inode, or can't."""
+        """Put the first bytes of an inode into the kernel's cache; False: it does not know the inode, or has no
+        memory."""
         try:
             os.writev(self._descriptor, (wire.data_of(inode, 0, len(body)), body))
         except OSError:
@@ -213,26 +214,26 @@ class Channel:
         return True
 
     def drop_data(self, inode: int, position: int) -> None:
-        """Have the kernel ask again for an inode's bytes from `position` on. Waits for whoever is reading them, so for
-        us: in a thread."""
+        """Drop an inode's bytes from `position` on from the kernel's cache. This waits for reads of them, which wait
+        for us: call it in a thread."""
         with suppress(OSError):
             os.write(self._descriptor, wire.data_changed(inode, position))
 
     def extend(self, inode: int, size: int, last: bytes) -> bool:
-        """Have the kernel know that an inode has `size` bytes now, of which `last` is the last one; False when it does
-        not know the inode. In a thread, as `drop_data`."""
+        """Set an inode's size in the kernel to `size` and cache its last byte `last`; False: the kernel does not know
+        the inode. Call it in a thread, as `drop_data`."""
         try:
             os.writev(self._descriptor, (wire.data_of(inode, size - 1, 1), last))
         except FileNotFoundError:
             return False
         except OSError:
-            return True  # no memory for the byte, or no mount any more: it has taken the size
+            return True  # no memory for the byte, or the mount has ended: the size is set
         return True
 
     # the end
 
     def close(self) -> None:
-        """Let the kernel fail what is still asked; unmount if nobody did yet."""
+        """Let the kernel fail all unanswered requests; unmount if that has not happened yet."""
         with self._ending:
             self._is_open = False
             gone = not self.is_mounted or any(event & select.POLLERR for _, event in self._poll.poll(0))
@@ -242,32 +243,32 @@ class Channel:
 
 
 TURN_REQUESTS, BUSY_REQUESTS = 256, 8
-"""Requests answered at most before trio's other tasks (signals, followers, expiry) get a turn; and while somebody waits
-for slow work or for pyfuse3."""
+"""Requests to answer before trio's other tasks (signals, followers, expiry) run; the second while a request waits for
+slow work or for pyfuse3."""
 
 READ_AT_MOST = 256
-"""Requests read at most between two answers: to read a thousand that came at once takes some milliseconds."""
+"""Requests read at most between two answers: reading a thousand that came at once takes some milliseconds."""
 
-THREADS = {Kind.KEYS: 1, Kind.DECOMPRESSING: 1, Kind.PUBLISHING: 1, Kind.PUBLISHING_LITTLE: 4}
-"""At one time: who decompresses may take three times 64 MiB, with what it makes of a body; who publishes what takes
-long, as much."""
+THREADS = {WorkKind.KEYS: 1, WorkKind.DECOMPRESSING: 1, WorkKind.PUBLISHING: 1, WorkKind.PUBLISHING_LITTLE: 4}
+"""Threads per kind. Decompressing may take three times 64 MiB, with the result made of a body; long publishing takes
+as much."""
 
 UNLIMITED = trio.CapacityLimiter(math.inf)
-"""`SlowThreads` limits them."""
+"""`SlowThreads` has the limits."""
 
 LINGER_MS = 10
-"""How long an idle loop waits in place, before it waits through trio. Longer than the kernel's own tick: for a shorter
-time it would set up and take down a timer at each request."""
+"""Time for which an idle loop waits in place before it waits through trio. It is longer than the kernel's tick, or each
+request would set up and cancel a timer."""
 
 
 class Forwarding(Protocol):
-    """Where requests go that have no handler here."""
+    """The receiver of requests that have no handler here."""
 
     waiting: int
-    """Requests that went there and are not answered yet."""
+    """Requests that were forwarded and not answered yet."""
 
     def forward(self, request: bytes) -> None:
-        """Have a request answered there."""
+        """Have a request answered."""
 
 
 class RequestLoop:
@@ -283,36 +284,36 @@ class RequestLoop:
         accounts: Accounts,
         memory: MemoryBudget,
     ) -> None:
-        """What `handlers` (by opcode) don't know is the relay's. At most `max_slow` threads do slow work of any kind
-        that is not in THREADS; `ending` is called when no more requests are taken, to hurry those threads: the loop
-        waits for them. Requests that wait for their turn count in `memory`."""
+        """`handlers` are by opcode; requests without one go to `relay`. At most `max_slow` threads do slow work of a
+        kind that is not in THREADS. `ending` is called when no more requests are taken, so that those threads end soon:
+        the loop waits for them. Queued requests count in `memory`."""
         self._channel = channel
         self._handlers = handlers
         self._relay = relay
-        threads = {kind: THREADS.get(kind, max_slow) for kind in Kind}
+        threads = {kind: THREADS.get(kind, max_slow) for kind in WorkKind}
         accounts.set_bound(Resource.SLOW_THREADS, Bound(sum(threads.values()), FEWEST_THREADS))
         self._threads = SlowThreads(threads, accounts)
         self._requests = RequestQueue(memory)
         self._ending = ending
         self._accounts = accounts
         self.refused: Callable[[Exception, int, memoryview], None] = lambda error, number, request: None
-        """Called with each failure, its errno and the request, before that is answered."""
+        """Called with each failure, its errno and the request, before the answer."""
         self.working: list[int] | memoryview[int] = [0] * WORKERS
-        """The request that each thread works on: the loop's, pyfuse3's, and those at slow work. What was answered may
-        stay there: it does not come again."""
+        """The request that each thread works on: the loop's, pyfuse3's, and those of slow work. Answered requests may
+        stay there, as they are not sent again."""
         self._idle_workers = list(range(2, WORKERS))
         self.poisoned: Mapping[int, Handler] = {}
-        """By `unique` without RESENT: instead of the handlers, for requests that servers died of."""
+        """Handlers by `unique` without RESENT, for requests that killed servers."""
         self.figures = RequestFigures()
         self._slow: list[int] = []
-        self._queued: dict[int, deque[bytes]] = {}  # requests that wait for another one's turn, by inode
+        self._queued: dict[int, deque[bytes]] = {}  # requests that wait for an earlier one, by inode
 
     def holds(self, inode: int) -> bool:
-        """Whether a request for an inode is at slow work, or waits for its turn."""
+        """Whether a request for an inode is in slow work or queued."""
         return inode in self._slow or self._requests.holds(inode)
 
     async def run(self) -> None:
-        """Serve until the mount is gone, or cancelled."""
+        """Serve until the mount ends, or cancelled."""
         async with trio.open_nursery() as nursery:
             try:
                 await self._take_requests(nursery)
@@ -336,7 +337,7 @@ class RequestLoop:
                 taken = 0
 
     def _next(self) -> memoryview | None:
-        """The next request of the user in turn, of those that have come; None: there is none yet."""
+        """The next request that has come, of the user in turn; None: there is none yet."""
         channel, requests = self._channel, self._requests
         first = None
         if not requests:
@@ -386,7 +387,7 @@ class RequestLoop:
             self._refuse(error, handler, unique, request)
 
     def _timed(self, opcode: int, handler: Handler) -> Handler:
-        """The same, which notes how long it took from now on, if it succeeds."""
+        """The same handler, which notes the time from now on if it succeeds."""
         began_s = time.perf_counter()
 
         def timed(unique: int, inode: int, request: memoryview) -> None:
@@ -397,14 +398,14 @@ class RequestLoop:
         return timed
 
     def _refuse(self, error: Exception, handler: Handler, unique: int, request: memoryview) -> None:
-        """Answer a failure with its errno."""
+        """Answer a failed request with its errno."""
         number = errno_for(error, handler.__name__)
         self.refused(error, number, request)
-        if REQUEST.unpack_from(request)[1] not in (Opcode.FORGET, Opcode.BATCH_FORGET):  # those have no reply
+        if REQUEST.unpack_from(request)[1] not in (Opcode.FORGET, Opcode.BATCH_FORGET):  # these have no reply
             self._channel.send(failed(unique, number))
 
     async def _after(self, slow: SlowWork, handler: Handler, request: memoryview, nursery: trio.Nursery) -> None:
-        """Do slow work in a thread, then try again; there may be more to do."""
+        """Do slow work in a thread, then call the handler again, which may raise more of it."""
         _, _, _, inode = REQUEST.unpack_from(request)
         try:
             await self._work(slow, handler, request)
@@ -425,7 +426,7 @@ class RequestLoop:
                 handler(unique, inode, request)
             except SlowWork as more:
                 self.working[0] = 0
-                slow = more.with_traceback(None)  # it would hold this frame, and be held by it
+                slow = more.with_traceback(None)  # else it and this frame would hold each other
             except Exception as error:
                 self._refuse(error, handler, unique, request)
                 return
@@ -433,7 +434,8 @@ class RequestLoop:
                 return
 
     def _work_on(self, unique: int, work: Callable[[], object]) -> None:
-        """Do work for a request in a thread; with more threads at once than there are words, some are not noted."""
+        """Do work for a request in a thread. If more threads run than `working` has words, some requests are not
+        noted."""
         worker = self._idle_workers.pop() if self._idle_workers else None
         if worker is None:
             work()
@@ -446,7 +448,7 @@ class RequestLoop:
             self._idle_workers.append(worker)
 
     def _take_queued(self, inode: int, nursery: trio.Nursery) -> None:
-        """In their order; the first that has a turn of its own has the others after it."""
+        """Take queued requests in order. One that has requests wait for it gets the rest of the queue."""
         queued = self._queued.pop(inode)
         while queued:
             self._take(memoryview(queued.popleft()), nursery)
@@ -456,8 +458,8 @@ class RequestLoop:
 
 
 def _pin(buffer: bytearray) -> None:
-    """Have all pages of a buffer in memory from now on. When a process is killed while the kernel copies into or out of
-    a page that is not there yet, that request ends with EIO."""
+    """Keep all pages of a buffer in memory from now on. If the process is killed while the kernel copies into or out of
+    a page that is not mapped yet, that request ends with EIO."""
     pages = range(0, len(buffer), mmap.PAGESIZE)
     buffer[:: mmap.PAGESIZE] = bytes(len(pages))
     address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))

@@ -1,13 +1,13 @@
-"""Users in turn: what waits for the request loop, and for the threads that do slow work.
+"""Users take turns for the request loop and for the threads of slow work.
 
-    /dev/fuse ──all that has come──► RequestQueue ──one of each user──► request loop
-    slow work ─────────────────────► SlowThreads  ──one of each user──► a thread
+    /dev/fuse ──all that have come──► RequestQueue ──one of each user──► request loop
+    slow work ──────────────────────► SlowThreads  ──one of each user──► a thread
 
-A user's requests reach the request loop in their order. That is all the order which the kernel's requests need: it
-sends none that follows from another before that one is answered, and what it sends without waiting (FORGET, INTERRUPT)
-is right in any order. Slow work of one user that comes together may begin in any order.
-So is what another server received and did not answer: the kernel sends it again before anything else, and the journal
-of requests is told of it when it is read.
+A user's requests reach the request loop in their order. The kernel's requests need no other order: the kernel sends no
+request that depends on an unanswered one, and those that it sends without waiting (FORGET, INTERRUPT) are valid in any
+order. Slow work of one user that arrives together may begin in any order.
+Requests that the last server left unanswered need no order either: the kernel sends them before all others, and the
+journal notes each when it is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import trio
 
 from fsstore.accounts import Accounts, Resource
 from fsstore.fuse.protocol import REQUEST, REQUEST_OF_USER
-from fsstore.interface import Kind
+from fsstore.interface import WorkKind
 from fsstore.tree.memory_budget import MemoryBudget, Purpose
 
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ T = TypeVar("T")
 
 MOST_REQUESTS = 16_384
 MOST_BYTES = 16 << 20
-"""Of requests that were read and wait: more of them wait in the kernel, in the order in which they came."""
+"""Bytes of requests that were read and wait; further requests wait in the kernel, in the order in which they came."""
 REQUEST_BYTES = 256
-"""What a request takes beside its own bytes."""
+"""Memory for a request in addition to its own bytes."""
 STEP_BYTES = 1 << 20
-"""The memory budget is told of so many bytes at a time."""
+"""The step in which the memory budget is updated."""
 
 
 class Turns(Generic[T]):
-    """Items of several users: one of each user in turn, those of one user in their order. Thread safety: none."""
+    """Items of several users: one of each user in turn, and each user's items in their order. Thread safety: none."""
 
     def __init__(self) -> None:
         self._of: OrderedDict[int, deque[T]] = OrderedDict()
@@ -52,7 +52,7 @@ class Turns(Generic[T]):
             yield from items
 
     def add(self, user: int, item: T) -> None:
-        """Have an item of `user` wait."""
+        """Add an item of `user`."""
         items = self._of.get(user)
         if items is None:
             self._of[user] = deque((item,))
@@ -60,7 +60,7 @@ class Turns(Generic[T]):
             items.append(item)
 
     def take(self, may: Callable[[int], bool] = lambda user: True) -> T | None:
-        """The next item of the first user in turn who may have one, who is the last in turn then; None: there is
+        """The next item of the first user in turn for whom `may` is true, who then goes to the end; None: there is
         none."""
         user = next((user for user in self._of if may(user)), None)
         if user is None:
@@ -89,23 +89,23 @@ class RequestQueue:
 
     @property
     def has_room(self) -> bool:
-        """Whether another one may be read."""
+        """Whether another request may be read."""
         return self._count < MOST_REQUESTS and self._bytes < MOST_BYTES
 
     def add(self, request: bytes) -> None:
-        """Have a request wait."""
+        """Queue a request."""
         self._turns.add(REQUEST_OF_USER.unpack_from(request)[4], request)
         self._changed(1, REQUEST_BYTES + len(request))
 
     def take(self) -> bytes | None:
-        """The next one; None: none waits."""
+        """The next request; None: none waits."""
         request = self._turns.take()
         if request is not None:
             self._changed(-1, -REQUEST_BYTES - len(request))
         return request
 
     def holds(self, inode: int) -> bool:
-        """Whether one of them is for an inode."""
+        """Whether a request for an inode is queued."""
         return any(REQUEST.unpack_from(request)[3] == inode for request in self._turns)
 
     def _changed(self, count: int, size: int) -> None:
@@ -118,17 +118,18 @@ class RequestQueue:
 
 
 class SlowThreads:
-    """Threads by kind of work. None waits while one is free that its user may have. Thread safety: trio's thread."""
+    """Threads by kind of work. Work waits only if no thread of its kind is free or its user's share is used up. Thread
+    safety: trio's thread."""
 
-    def __init__(self, threads: Mapping[Kind, int], accounts: Accounts) -> None:
-        """`threads`: how many there are of each kind."""
+    def __init__(self, threads: Mapping[WorkKind, int], accounts: Accounts) -> None:
+        """`threads`: number of threads of each kind."""
         self._free = dict(threads)
         self._accounts = accounts
-        self._waiting: dict[Kind, Turns[trio.Event]] = {kind: Turns() for kind in threads}
+        self._waiting: dict[WorkKind, Turns[trio.Event]] = {kind: Turns() for kind in threads}
 
     @asynccontextmanager
-    async def one(self, kind: Kind, user: int) -> AsyncIterator[None]:
-        """Have a thread of that kind meanwhile. Who is cancelled here must be the mount's end."""
+    async def one(self, kind: WorkKind, user: int) -> AsyncIterator[None]:
+        """Meanwhile a thread of that kind is taken. Cancelling here is for the mount's end only."""
         begins = trio.Event()
         self._waiting[kind].add(user, begins)
         self._begin(kind)
@@ -141,8 +142,8 @@ class SlowThreads:
             for each in self._free:
                 self._begin(each)
 
-    def _begin(self, kind: Kind) -> None:
-        """Let those begin who may."""
+    def _begin(self, kind: WorkKind) -> None:
+        """Let waiting work begin if it may."""
         while self._free[kind] and (begins := self._waiting[kind].take(self._may)) is not None:
             self._free[kind] -= 1
             begins.set()

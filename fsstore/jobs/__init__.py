@@ -1,2 +1,2 @@
-"""Jobs over a mounted store: what they read, export and publish, through its files alone. No Spark in here, and nothing
-of the engine: executors of any cluster run it."""
+"""Jobs that read, export and publish through the files of a mounted store alone. They import neither Spark nor the
+engine, so executors of any cluster can run them."""

@@ -15,11 +15,11 @@ from fsstore.interface import (
     Attributes,
     Data,
     FilesystemError,
-    Kind,
     Opened,
     OpenedDirectory,
     Pieces,
     SlowWork,
+    WorkKind,
 )
 from fsstore.parquet.cached_names import CachedNames
 from fsstore.parquet.dataset import Dataset
@@ -171,7 +171,7 @@ class QueuePartition(Directory):
         if found is None:
             raise not_found()
         dataset, topic, queue = self._dataset, self._topic, self._queue
-        layout = deferred(lambda: dataset.listed_layout(topic, queue, *found), kind=Kind.DECOMPRESSING)
+        layout = deferred(lambda: dataset.listed_layout(topic, queue, *found), kind=WorkKind.DECOMPRESSING)
         if has_expired(self._context.store, layout.key):  # the kernel would not be notified a second time
             raise not_found()
         return self._file(layout)

@@ -9,7 +9,7 @@ from typing import Any, cast, overload
 import numpy as np
 
 from engine import Queue, StoredMessage, WouldBlock, nonblocking
-from fsstore.interface import SLICE_S, Attributes, Kind, OpenedDirectory
+from fsstore.interface import SLICE_S, Attributes, OpenedDirectory, WorkKind
 from fsstore.tree.deferred import DoneInThread
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.listing import Described, Listing, NamesListing
@@ -93,7 +93,7 @@ class KeysDirectory(Directory):
         super().__init__(context)
         self._messages = messages
         self._topic = topic
-        self._found: DoneInThread[StoredMessage | None] = DoneInThread(Kind.KEYS)
+        self._found: DoneInThread[StoredMessage | None] = DoneInThread(WorkKind.KEYS)
 
     @property
     def path(self) -> str:
@@ -199,7 +199,7 @@ class MatchesListing(NamesListing):
         self._finding: Iterator[Array] | None = None
         self._places: list[Array] = []
 
-    _kind = Kind.KEYS
+    _kind = WorkKind.KEYS
 
     @property
     def _lists_slowly(self) -> bool:

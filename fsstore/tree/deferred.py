@@ -8,12 +8,12 @@ from typing import Generic, TypeVar
 from weakref import WeakSet
 
 from engine import WouldBlock, nonblocking
-from fsstore.interface import Kind, SlowWork
+from fsstore.interface import SlowWork, WorkKind
 
 T = TypeVar("T")
 
 
-def deferred(call: Callable[[], T], work: Callable[[], object] | None = None, kind: Kind = Kind.ANY) -> T:
+def deferred(call: Callable[[], T], work: Callable[[], object] | None = None, kind: WorkKind = WorkKind.ANY) -> T:
     """Return the result of `call`, if it does not block. Otherwise raise SlowWork: a thread runs `work`, and the same
     request calls again. Without `work` the thread runs `call`, which has to keep its result for that."""
     try:
@@ -26,7 +26,7 @@ def deferred(call: Callable[[], T], work: Callable[[], object] | None = None, ki
 class DoneInThread(Generic[T]):
     """Runs slow work in a thread, once for each request. A request finds its result again by a key."""
 
-    def __init__(self, kind: Kind = Kind.ANY) -> None:
+    def __init__(self, kind: WorkKind = WorkKind.ANY) -> None:
         self._kind = kind
         self._lock = threading.Lock()
         self._done: WeakSet[_Done[T]] = WeakSet()

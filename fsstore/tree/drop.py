@@ -36,16 +36,16 @@ from fsstore.interface import (
     NOTHING_TO_WAIT_FOR,
     Attributes,
     FilesystemError,
-    Kind,
     Opened,
     SlowWork,
+    WorkKind,
 )
 from fsstore.tree.deferred import DoneInThread
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.limited_log import LIMITED_LOG
 from fsstore.tree.names import from_name, to_name
 from fsstore.tree.nodes import Context, Creation, Directory, Node, OpenFile, not_found
-from fsstore.tree.refusals import Kind as RefusalKind
+from fsstore.tree.refusals import RefusalKind
 
 log = logging.getLogger(__name__)
 
@@ -455,7 +455,7 @@ class Box:
             sending = self.dropped.begin(file, name)
             if not is_small or self._context.long_puts.is_under_way:  # the loop never waits for the log's lock
                 live.sending = sending
-                raise SlowWork(partial(self._put, sending, is_small), Kind.PUBLISHING)
+                raise SlowWork(partial(self._put, sending, is_small), WorkKind.PUBLISHING)
             sending.put()
         else:
             sending, live.sending = live.sending, None
@@ -704,7 +704,7 @@ class DropHandle(OpenFile):
         self._writing = writing
         self._refusal = 0
         self._is_closed = False
-        self._syncs: DoneInThread[None] = DoneInThread(Kind.WAITING)
+        self._syncs: DoneInThread[None] = DoneInThread(WorkKind.WAITING)
         self._limit_bytes = node.limit_bytes
         live = node.box.live(node.file)
         live.handles.append(self)

@@ -18,10 +18,10 @@ from fsstore.interface import (
     Attributes,
     DirectoryEntry,
     FilesystemError,
-    Kind,
     MessageColumns,
     MessageNames,
     SlowWork,
+    WorkKind,
 )
 from fsstore.tree.inodes import MESSAGE, ComputedInodes
 from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
@@ -69,7 +69,7 @@ class Described(Protocol):
 class NamesListing(Listing):
     """The names of a directory as they were when the listing began; what is gone meanwhile is left out."""
 
-    _kind = Kind.ANY
+    _kind = WorkKind.ANY
     """What collecting them is, where it takes a thread."""
 
     def __init__(self, directory: Described, memory: MemoryBudget) -> None:
@@ -201,7 +201,7 @@ class QueueListing(Listing):
             if size is None:
                 if row:
                     return int(row)
-                raise SlowWork(lambda: self._measure(wanted), Kind.DECOMPRESSING)
+                raise SlowWork(lambda: self._measure(wanted), WorkKind.DECOMPRESSING)
             sizes[row], readable[row] = size, size >= 0
         return len(sizes)
 

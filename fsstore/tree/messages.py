@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import TypeAlias
 
 from engine import ExpiredMessageError, Hold, MessageNotFoundError, MessageStore, StoredMessage
-from fsstore.interface import SMALL_BODY_BYTES, Attributes, FilesystemError, Kind, SlowWork
+from fsstore.interface import SMALL_BODY_BYTES, Attributes, FilesystemError, SlowWork, WorkKind
 from fsstore.tree.attributes import BRIEF_S, IMMUTABLE_S, AttributeFactory
 from fsstore.tree.deferred import DoneInThread
 from fsstore.tree.inodes import KEY_LINK, MATCH_LINK, MESSAGE, ComputedInodes
@@ -82,7 +82,7 @@ class DecompressedBodies:
         self._store = store
         self._memory = memory
         self._bodies: dict[BodyKey, memoryview] = {}
-        self._pieces: DoneInThread[bytes] = DoneInThread(Kind.DECOMPRESSING)
+        self._pieces: DoneInThread[bytes] = DoneInThread(WorkKind.DECOMPRESSING)
 
     def size_of(self, message: StoredMessage) -> int:
         """Bytes of a message's body. SlowWork where only decompressing tells."""
@@ -90,7 +90,7 @@ class DecompressedBodies:
             return message.body_size
         size = self._store.known_body_size(message)
         if size is None:
-            raise SlowWork(lambda: self._body(message), Kind.DECOMPRESSING)
+            raise SlowWork(lambda: self._body(message), WorkKind.DECOMPRESSING)
         return size
 
     def read(self, message: StoredMessage, position: int, size: int) -> bytes | memoryview:

@@ -28,7 +28,7 @@ from engine import (
     split_text,
     uncollected,
 )
-from fsstore.interface import Kind, SlowWork
+from fsstore.interface import SlowWork, WorkKind
 from fsstore.tree.json_messages import free_slowly, json_line_limit_bytes, parse_json_lines, parse_json_message
 from fsstore.tree.limited_log import LIMITED_LOG
 from fsstore.tree.memory_budget import Holding, Purpose
@@ -219,7 +219,9 @@ class Publisher:
         changes meanwhile. ENOBUFS: there is no memory to have a request of that size wait."""
         if self._done is None:
             self._waiting.resize(2 * request_bytes)  # the loop has a copy, too
-            raise SlowWork(lambda: self._do(put, is_long), Kind.PUBLISHING if is_long else Kind.PUBLISHING_LITTLE)
+            raise SlowWork(
+                lambda: self._do(put, is_long), WorkKind.PUBLISHING if is_long else WorkKind.PUBLISHING_LITTLE
+            )
         done, self._done = self._done, None
         self._waiting.resize(0)
         try:

@@ -21,7 +21,7 @@ MOST_PATH_CHARACTERS = 400
 MOST_REASON_CHARACTERS = 400
 
 
-class Kind(StrEnum):
+class RefusalKind(StrEnum):
     """What kinds of refusals are counted: few, and never a publisher's words."""
 
     MALFORMED = "malformed"
@@ -42,18 +42,18 @@ class Kind(StrEnum):
 
 
 KINDS = {
-    errno.EINVAL: Kind.MALFORMED,
-    errno.EFBIG: Kind.TOO_LARGE,
-    errno.ENOENT: Kind.NO_TOPIC,
-    errno.ESTALE: Kind.NO_TOPIC,
-    errno.ESPIPE: Kind.POSITION,
-    errno.EPERM: Kind.POSITION,
-    errno.EROFS: Kind.READ_ONLY,
-    errno.EACCES: Kind.PERMISSION,
-    errno.ENOSPC: Kind.NO_SPACE,
-    errno.EDQUOT: Kind.NO_SPACE,
-    errno.ENOBUFS: Kind.NO_MEMORY,
-    errno.EIO: Kind.FAILED,
+    errno.EINVAL: RefusalKind.MALFORMED,
+    errno.EFBIG: RefusalKind.TOO_LARGE,
+    errno.ENOENT: RefusalKind.NO_TOPIC,
+    errno.ESTALE: RefusalKind.NO_TOPIC,
+    errno.ESPIPE: RefusalKind.POSITION,
+    errno.EPERM: RefusalKind.POSITION,
+    errno.EROFS: RefusalKind.READ_ONLY,
+    errno.EACCES: RefusalKind.PERMISSION,
+    errno.ENOSPC: RefusalKind.NO_SPACE,
+    errno.EDQUOT: RefusalKind.NO_SPACE,
+    errno.ENOBUFS: RefusalKind.NO_MEMORY,
+    errno.EIO: RefusalKind.FAILED,
 }
 
 
@@ -63,14 +63,14 @@ class Refusals:
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
         self._lines: deque[tuple[int, str]] = deque(maxlen=MOST_LINES)
-        self.counts: dict[str, int] = dict.fromkeys(Kind, 0)
+        self.counts: dict[str, int] = dict.fromkeys(RefusalKind, 0)
 
-    def count(self, number: int, kind: Kind | None = None) -> None:
+    def count(self, number: int, kind: RefusalKind | None = None) -> None:
         """Count one that is not listed: it follows from an earlier one."""
-        self.counts[kind or KINDS.get(number, Kind.OTHER)] += 1
+        self.counts[kind or KINDS.get(number, RefusalKind.OTHER)] += 1
 
     def note(
-        self, user: int, pid: int, path: str, lines: str, number: int, reason: str, kind: Kind | None = None
+        self, user: int, pid: int, path: str, lines: str, number: int, reason: str, kind: RefusalKind | None = None
     ) -> None:
         """List and count one of a user's. `pid` and `number` are 0 where there is none; `lines` says which of those
         that were written through the handle, and is empty where that means nothing."""

@@ -31,7 +31,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from engine import ExpiredMessageError, MessageStore, OpenMode, Queue, QueueStream, StoreError, WouldBlock, nonblocking
-from fsstore.interface import SLICE_S, Attributes, FilesystemError, Kind, Opened, SlowWork
+from fsstore.interface import SLICE_S, Attributes, FilesystemError, Opened, SlowWork, WorkKind
 from fsstore.tree.deferred import deferred
 from fsstore.tree.inodes import Maker, NodeKey, shown_stream_inode
 from fsstore.tree.memory_budget import Purpose
@@ -63,7 +63,7 @@ class Origin(NamedTuple):
         return deferred(
             lambda: store.topic_stream(topic),
             lambda: store.topic_queue(topic).merge_until(time.monotonic() + SLICE_S),
-            Kind.DECOMPRESSING,
+            WorkKind.DECOMPRESSING,
         )
 
     def newest_store_time_ms(self) -> int | None:
@@ -174,7 +174,7 @@ class IdleStream(StreamFile):
 
     def described(self, newest_ms: int | None) -> Attributes:
         if not self._is_settled.is_set():
-            raise SlowWork(lambda: self._is_settled.wait(NOTIFYING_S), Kind.WAITING)
+            raise SlowWork(lambda: self._is_settled.wait(NOTIFYING_S), WorkKind.WAITING)
         self._answered(self)
         size = self.known_bytes
         self._context.inodes.note(self.inode, size)
@@ -203,7 +203,7 @@ class OpenStream(OpenFile):
                 found = reader.read(position, size)
         except WouldBlock:
             size_of(self._stream)  # first
-            raise SlowWork(lambda: reader.prepare(position, size, SLICE_S), Kind.DECOMPRESSING) from None
+            raise SlowWork(lambda: reader.prepare(position, size, SLICE_S), WorkKind.DECOMPRESSING) from None
         except ExpiredMessageError:
             raise FilesystemError(errno.EIO) from None
         self._memory.keep(id(self), Purpose.STREAMS, reader.kept_bytes, reader.let_go)
@@ -224,7 +224,7 @@ def size_of(stream: QueueStream) -> int:
     """Bytes in a stream. SlowWork, perhaps again and again, where much is to be summed first."""
     size = quick_size(stream)
     if size is None:
-        raise SlowWork(lambda: stream.sum_for(SLICE_S), Kind.DECOMPRESSING if stream.decompresses else Kind.ANY)
+        raise SlowWork(lambda: stream.sum_for(SLICE_S), WorkKind.DECOMPRESSING if stream.decompresses else WorkKind.ANY)
     return size
 
 

@@ -507,7 +507,7 @@ def deaths_in_a_row(log: str) -> int:
         if " was killed by " in line:
             found += not serves
             serves = False
-        elif "goes on where " in line:
+        elif "took over from a " in line:
             serves = True
     return found
 

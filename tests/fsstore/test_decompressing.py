@@ -15,7 +15,7 @@ from engine import Message, MessageStore, WouldBlock, nonblocking
 from engine.read import offset_index, stream_rows
 from engine.read.offset_index import BLOCK_MESSAGES
 from engine.record import compression as engine_compression
-from fsstore.interface import Attributes, Kind, MessageColumns, SlowWork
+from fsstore.interface import Attributes, MessageColumns, SlowWork, WorkKind
 from fsstore.tree import listing, streams
 from fsstore.tree.memory_budget import Purpose
 from fsstore.tree.messages import CompressedBody
@@ -182,7 +182,7 @@ def test_one_step_of_a_sum_decompresses_no_longer_than_a_slice(real: Mount, monk
             kinds.add(slow.kind)
             slow.work()
             steps += 1
-    assert kinds == {Kind.DECOMPRESSING}, "one at a time"
+    assert kinds == {WorkKind.DECOMPRESSING}, "one at a time"
     assert size == sum(map(len, BODIES)) + len(BODIES)
     assert steps >= len(BODIES)
 

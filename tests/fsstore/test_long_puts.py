@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from engine import IllegalMessageError, MessageTooLargeError, StoreFullError
-from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, Kind, SlowWork
+from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, SlowWork, WorkKind
 from fsstore.tree import publishing
 from fsstore.tree.limited_log import RateLimitedLog
 from fsstore.tree.memory_budget import Purpose
@@ -52,14 +52,14 @@ def test_a_request_that_takes_long_is_published_in_a_thread_and_then_answered(
         return mount.fs.write(handle, AT_END, request)
 
     work = slow(write)
-    assert (work.kind, work.is_in_turn) == (Kind.PUBLISHING, True)
+    assert (work.kind, work.is_in_turn) == (WorkKind.PUBLISHING, True)
     assert mount.fs.memory.used[Purpose.PUBLISHING] == 2 * len(request)
     assert store.bodies("orders", 0) == []
     work.work()
     assert write() == NOTHING_TO_WAIT_FOR
     assert mount.fs.memory.used[Purpose.PUBLISHING] == 0
     assert len(store.bodies("orders", 0)) == request.count(b"\n")
-    assert slow(write).kind is Kind.PUBLISHING  # the next request is another one
+    assert slow(write).kind is WorkKind.PUBLISHING  # the next request is another one
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_nobody_waits_on_the_loop_for_the_log_while_a_long_put_may_have_it(
 
     def meanwhile() -> object:
         little = slow(lambda: mount.fs.write(other, AT_END, b"short\n"))
-        assert (little.kind, little.is_in_turn) == (Kind.PUBLISHING_LITTLE, True)
+        assert (little.kind, little.is_in_turn) == (WorkKind.PUBLISHING_LITTLE, True)
         little.work()
         return mount.fs.write(other, AT_END, b"short\n")
 

@@ -15,7 +15,14 @@ from engine import OpenMode, StoreError, StoreFullError, TopicPermissionError
 from fsstore.fuse.errors import errno_for
 from fsstore.interface import AT_END, ROOT_INODE, FilesystemError, SlowWork
 from fsstore.tree.memory_budget import BUDGET_BYTES, Purpose
-from fsstore.tree.refusals import MOST_LINES, MOST_PATH_CHARACTERS, MOST_REASON_CHARACTERS, Kind, Refusals, escaped
+from fsstore.tree.refusals import (
+    MOST_LINES,
+    MOST_PATH_CHARACTERS,
+    MOST_REASON_CHARACTERS,
+    RefusalKind,
+    Refusals,
+    escaped,
+)
 from tests.fsstore.conftest import OPTIONS, Mount, patiently
 from tests.fsstore.fakestore import FakeStore
 
@@ -252,7 +259,7 @@ def test_each_errno_has_a_kind() -> None:
     for number in errno.errorcode:
         refusals.note(0, 0, "orders/append", "", number, "why")
     assert sum(refusals.counts.values()) == len(errno.errorcode)
-    assert set(refusals.counts) == set(Kind)
+    assert set(refusals.counts) == set(RefusalKind)
 
 
 def test_each_user_sees_their_own_and_the_owner_sees_all(mount: Mount) -> None:

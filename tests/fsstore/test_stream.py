@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Message
-from fsstore.interface import FilesystemError, Kind, SlowWork
+from fsstore.interface import FilesystemError, SlowWork, WorkKind
 from tests.fsstore.conftest import Mount, refused_with
 from tests.fsstore.fakestore import FIRST_STORE_TIME_MS, FakeStore
 from tests.fsstore.test_framing import fresh
@@ -81,7 +81,7 @@ def test_a_long_sum_asks_for_a_thread_and_is_answered_afterwards(mount: Mount, s
         store.unsummed = 1_000_000
         with pytest.raises(SlowWork) as asked:
             use()
-        assert asked.value.kind is Kind.ANY, "which no other queue's messages keep waiting"
+        assert asked.value.kind is WorkKind.ANY, "which no other queue's messages keep waiting"
         asked.value.work()
         assert use() == 4
 

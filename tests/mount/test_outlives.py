@@ -396,7 +396,7 @@ def test_a_daemon_whose_keeper_is_gone_says_so(mounted: Site) -> None:
         return (status["outlives_daemon"], status["keeper_pid"]) == (False, None)
 
     eventually(says_so, "status.json says so")
-    assert "is gone: the mount ends with this daemon" in mounted.log_text()
+    assert "has ended: the mount ends with this daemon" in mounted.log_text()
 
 
 def test_a_mount_whose_keeper_is_stopped_is_closed_all_the_same(

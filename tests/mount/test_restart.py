@@ -364,7 +364,7 @@ def test_a_program_that_agrees_with_the_kernel_on_something_else_is_refused(moun
         shared.seek(AGREED_BYTES + LARGEST_AGREED_BYTES + 40)
         shared.write(b"other")
     done = mountctl("restart", mounted.mountpoint)
-    assert "agrees with the kernel on something else" in done.stderr
+    assert "and the kernel agree on other features" in done.stderr
     assert "the mount is served as before" in done.stderr
     assert status_of(mounted)["pid"] == before
 

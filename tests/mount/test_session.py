@@ -18,7 +18,7 @@ from fsstore.fuse.rare import Relay
 from fsstore.fuse.session import LINGER_MS, Channel, Handler, RequestLoop
 from fsstore.fuse.turns import MOST_BYTES, MOST_REQUESTS, RequestQueue
 from fsstore.handover.requests import RESENT
-from fsstore.interface import FilesystemError, Kind, SlowWork
+from fsstore.interface import FilesystemError, SlowWork, WorkKind
 from fsstore.tree.memory_budget import MemoryBudget, Purpose
 from fsstore.tree.metrics import SAMPLE_OF
 
@@ -136,7 +136,7 @@ def test_requests_for_an_inode_wait_while_something_is_published_through_it() ->
     def handle(unique: int) -> None:
         asked.append(unique)
         if unique in (1, 3) and asked.count(unique) == 1:
-            raise SlowWork(lambda: other.wait(30), Kind.PUBLISHING)
+            raise SlowWork(lambda: other.wait(30), WorkKind.PUBLISHING)
         channel.send(done(unique))
         if unique == 5:
             other.set()
@@ -164,10 +164,10 @@ def test_handlers_know_whose_request_they_answer_also_after_slow_work() -> None:
 
 @pytest.mark.parametrize(
     ("kinds", "noted"),
-    [([Kind.ANY, Kind.WAITING], [(0,), (0, 7), (7,)]), ([Kind.PUBLISHING_LITTLE], [(0,), (7,)])],
+    [([WorkKind.ANY, WorkKind.WAITING], [(0,), (0, 7), (7,)]), ([WorkKind.PUBLISHING_LITTLE], [(0,), (7,)])],
 )
 def test_what_a_thread_works_on_is_noted_and_what_it_waits_for_is_not(
-    kinds: list[Kind], noted: list[tuple[int, ...]]
+    kinds: list[WorkKind], noted: list[tuple[int, ...]]
 ) -> None:
     """By the loop's thread first, then those of slow work. What publishes little waits, too: for the log's lock."""
     channel = ScriptedChannel([(KNOWN, 7)], 1)
@@ -266,7 +266,7 @@ def test_slow_work_that_waits_for_the_one_thread_of_its_kind_is_done_by_user_in_
         if unique not in begun:
             if unique == 9:
                 over.set()
-            raise SlowWork(lambda: work(unique), Kind.PUBLISHING)
+            raise SlowWork(lambda: work(unique), WorkKind.PUBLISHING)
         channel.send(done(unique))
 
     def work(unique: int) -> None:
