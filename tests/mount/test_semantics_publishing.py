@@ -231,7 +231,7 @@ def test_the_end_of_an_open_append(queue: Path) -> None:
 def test_a_queue_is_not_copied_into_itself(queue: Path, new_topic: Callable[[], Path]) -> None:
     """1.19 stat shows one inode number for `0/append` and `0.log`, and for `orders/append` and `orders.log`, so that
     `cp`, `grep` and `cat` find their output in their input, and refuse; with `frame=file`, where that ends, they copy.
-    The `cat` of coreutils 9.7 asks for the output's size, too, and goes on copying.
+    The `cat` of coreutils 9.7 and later asks for the output's size, too, and goes on copying.
     """
     publish(queue / "append", b"one\ntwo\n")
     folder = queue.parent
