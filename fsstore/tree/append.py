@@ -1,11 +1,12 @@
-"""`append`: bytes written to it become messages, framed by handle, all of a request or nothing of it.
+"""`append`: bytes written to it become messages, framed by handle. All messages of a request are stored, or none.
 
-frame=line     each line a message; the unterminated last one at fsync and close
-frame=write    each write request a message
-frame=file     everything until fsync or close one message
+frame=line     each line is a message; the unterminated last one at fsync and close
+frame=write    each write request is a message
+frame=file     all bytes until fsync or close are one message
 
-Through O_APPEND, bytes come one after the other. Without it a handle is a file that begins empty: frame=file keeps it
-until it is published, the others have published what came before, and take only what follows that.
+Writes through O_APPEND follow one another. Without O_APPEND, a handle is a file that begins empty: with frame=file its
+bytes can be changed until they are published; with the other frames they are published at once, and writes must be
+sequential.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ from fsstore.tree.publishing import LineFramer, Publisher, lines_in
 log = logging.getLogger(__name__)
 
 _OPENED = Opened(0, True, False, None)
-_IS_PUBLISHED = "what was written is a message already, and stays as it is: open another file"
+_IS_PUBLISHED = "the file is a message already and can't be changed: open another one"
 
 
 class StillRefusedError(FilesystemError):
-    """What comes through a handle after a refusal from which it can't recover: the reason was told."""
+    """A later error of a handle that can't recover. Its reason was reported with the first error."""
 
 
 class AppendFile(Node):
     """An `append` name with its options, of a topic or (`queue` given) of one of its queues."""
 
     shown_inode: int = 0
-    """What stat says instead of `inode`, where it is not 0."""
+    """The inode number that stat shows instead of `inode`; 0: no other."""
 
     name: bytes = APPEND
-    """As it was looked up."""
+    """The name that was looked up."""
 
     def __init__(self, context: Context, topic: str, queue: Queue | None, options: AppendOptions) -> None:
         self._context = context
@@ -65,7 +66,7 @@ class AppendFile(Node):
         return f"{folder}/{from_name(self.name)}"
 
     def attributes(self) -> Attributes:
-        """By its name it is always empty, since that leads to an inode which nobody has open."""
+        """A stat by name is always empty, because each look-up makes an inode without handles."""
         writable = not self._context.read_only and self._context.store.is_writable(self._topic)
         size = max((handle.size for handle in self._handles), default=0)
         return self._context.attribute_factory.append(self.inode, self.shown_inode, size, writable=writable)
@@ -86,7 +87,7 @@ class AppendFile(Node):
         return handle
 
     def _released(self, handle: EmptyHandle | AppendHandle) -> None:
-        """Let the inode go with its last handle: no path leads to it again, but a kernel may know it for days."""
+        """Drop the inode with its last handle: no path leads to it, and the kernel might keep it for days."""
         self._handles.remove(handle)
         if not self._handles:
             self._context.inodes.drop(self.inode)
@@ -97,7 +98,7 @@ class AppendFile(Node):
 
 
 class EmptyHandle(OpenFile):
-    """An `append` that is open for reading: empty."""
+    """An `append` that is open for reading; it is empty."""
 
     __slots__ = ("_released",)
 
@@ -111,17 +112,16 @@ class EmptyHandle(OpenFile):
 
 
 class AppendHandle(OpenFile):
-    """What all framings share: what a handle owes its writer.
+    """Errors and unpublished bytes of a handle, for all framings.
 
-    A frame over the message limit is dropped, and the handle answers EFBIG until closed: what follows would be its
-    tail. So it is with bytes at another position than after those before (ESPIPE), where those are published already. A
-    malformed frame is dropped (EINVAL). Any other failure takes nothing: the same request can be tried again. So it is
-    when there is no memory for what has no end yet (ENOBUFS). Until it comes again, what was begun before it is half a
-    message: it is not published, and a close says so.
+    A frame over the message limit is dropped, and the handle answers EFBIG until it is closed: the next bytes would be
+    the frame's tail. A write at any other position than the end is refused likewise (ESPIPE) if the bytes before it are
+    published. A malformed frame is dropped (EINVAL). Any other failure changes nothing, so the same request can be
+    repeated, also after ENOBUFS for an unfinished frame. Until the request is repeated, the bytes before it are an
+    incomplete message: they are not published, and a close reports it.
 
-    What is not published yet waits for a close by the process that wrote last: another one may have inherited the
-    descriptor and know nothing of it, as whatever a program starts has until it is executed.
-    """
+    Unpublished bytes wait for a close by the process that wrote last. Another process may have inherited the
+    descriptor, as each child process does until exec."""
 
     __slots__ = (
         "_cut_by",
@@ -137,22 +137,22 @@ class AppendHandle(OpenFile):
     )
 
     def __init__(self, publisher: Publisher, sync: bool, released: Callable[[AppendHandle], None]) -> None:
-        """`sync`: each write is answered when its messages are on disk. `released` is called at the end."""
+        """`sync`: a write is answered when its messages are on disk. `released` is called at the end."""
         self.appends = True
-        """Whether the open file has O_APPEND, as far as is known."""
+        """Whether the open file has O_APPEND, as far as known."""
         self._publisher = publisher
         self._sync = sync
         self._released = released
         self._physical_end = 0
         self._refused_lines = (0, 0)
-        self._refusal = 0  # errno of everything that comes, where that makes no sense any more
+        self._refusal = 0  # errno of all further requests, after an error from which the handle can't recover
         self._writer = NOBODY
-        self._is_refused = False  # whether the last flush failed: its writer knows that the rest is not published
-        self._cut_by = 0  # errno of the last write, where that was refused
+        self._is_refused = False  # whether the last flush failed: then its writer got the error
+        self._cut_by = 0  # errno of the last write, if it was refused
 
     @property
     def size(self) -> int:
-        """Bytes of the file, as the writer thinks of it; 0 where O_APPEND leaves nothing to think of."""
+        """Size of the file as its writer sees it; 0 with O_APPEND."""
         return 0 if self.appends else self._end
 
     def write(self, position: int, data: bytes, owner: int = NOBODY) -> int:
@@ -186,7 +186,7 @@ class AppendHandle(OpenFile):
         if NOBODY in (owner, self._writer) or owner == self._writer:
             self._is_refused = True
             if self._cut_by and self.is_unfinished:
-                raise StillRefusedError(self._cut_by, "a write was refused: what was begun before it is half a message")
+                raise StillRefusedError(self._cut_by, "a write was refused: the bytes before it are half a message")
             try:
                 end = self._publish_rest()
             except (StoreError, OSError) as error:
@@ -213,8 +213,8 @@ class AppendHandle(OpenFile):
         return str(first) if first == last else f"{first}-{last}"
 
     def _blame(self, frames: int, error: Exception) -> None:
-        """Note which of the next `frames` an error is about. What is malformed is not tried again: it was dealt
-        with."""
+        """Note which of the next `frames` caused an error. Malformed frames count as handled, because they are not
+        repeated."""
         publisher = self._publisher
         begin, blamed, publisher.blamed = publisher.frames, publisher.blamed, 0
         self._refused_lines = (begin + blamed,) * 2 if blamed else (begin + 1, begin + frames)
@@ -222,12 +222,12 @@ class AppendHandle(OpenFile):
             publisher.frames += frames
 
     def _frames_in(self, data: bytes) -> int:
-        """How many frames a request that fails is about, and after a fault of theirs goes without."""
+        """Number of frames that a failing request completes or drops."""
         return 1
 
     @property
     def is_synced(self) -> bool:
-        """Whether each write is to be on disk when it is answered."""
+        """Whether each write waits for the disk."""
         return self._sync
 
     def unpublished(self, *, whole: bool = False) -> HandleState | None:
@@ -238,7 +238,8 @@ class AppendHandle(OpenFile):
         return HandleState(kept, size, self._writer, self._refusal, self._is_refused, self._published, self._cut_by)
 
     def resume(self, state: HandleState | None) -> None:
-        """EIO, until it is closed, where what was begun is lost: what follows would be its tail."""
+        """Restore a state. If unpublished bytes were lost, the handle answers EIO: the next bytes would be their
+        tail."""
         if state is None:
             return
         self._writer, self._refusal, self._is_refused = state.owner, state.refusal, state.is_refused
@@ -256,12 +257,12 @@ class AppendHandle(OpenFile):
 
     @property
     def _begun(self) -> bytearray:
-        """The line or body that is not published yet."""
+        """The unpublished line or body."""
         return bytearray()
 
     @property
     def _published(self) -> int:
-        """Bytes of a body that was published."""
+        """Bytes of the body that were published."""
         return 0
 
     def release(self) -> None:
@@ -269,7 +270,7 @@ class AppendHandle(OpenFile):
             try:
                 self._publish_rest()
             except (StoreError, OSError) as error:
-                text = f"what a process that is gone has left is not published: {error}"
+                text = f"a process ended without closing its file, and the rest is not published: {error}"
                 LIMITED_LOG.log_once(log, logging.WARNING, (self.release.__qualname__, type(error)), text)
                 self._publisher.note_refusal(text)
         self.abandon()
@@ -280,18 +281,18 @@ class AppendHandle(OpenFile):
 
     def _must_make_sense(self) -> None:
         if self._refusal == errno.EIO:
-            raise FilesystemError(errno.EIO, "the daemon died with what was begun: everything is refused until a close")
+            raise FilesystemError(errno.EIO, "the daemon died with unpublished bytes: all is refused until a close")
         if self._refusal:
-            raise StillRefusedError(self._refusal, "everything is refused until a close, after an earlier error")
+            raise StillRefusedError(self._refusal, "all is refused until a close, after an earlier error")
 
     def _refuse_from_now(self, number: int, reason: str) -> FilesystemError:
-        """The error of a request after which no other can be right."""
+        """Refuse all further requests: none can be right after this one. Returns the error."""
         self._drop()
         self._refusal = number
         return FilesystemError(number, reason)
 
     def _report_lost(self) -> None:
-        """EIO when the disk has refused what this handle wrote: nobody else may tell its writer."""
+        """EIO if the disk refused bytes of this handle: its writer gets the error in no other way."""
         store = self._publisher.store
         failure = store.flush_failure
         if failure is not None and self._physical_end > store.durable_end:
@@ -305,40 +306,40 @@ class AppendHandle(OpenFile):
 
     @property
     def _breaks(self) -> bool:
-        """Whether a frame that is too long makes the rest of the handle's bytes meaningless."""
+        """Whether a too long frame makes all further bytes of the handle invalid."""
         return True
 
     def _take(self, position: int, data: bytes) -> int:
-        """Publish what `data` completes, then keep the rest; the physical offset after it, 0 for nothing."""
+        """Publish all frames that `data` completes, and keep the rest; the physical offset after them, 0 for none."""
         raise NotImplementedError
 
     def _publish_rest(self) -> int:
-        """Publish what was kept, then keep nothing; as `_take`."""
+        """Publish the kept bytes; as `_take`."""
         return 0
 
     def _drop(self) -> None:
-        """Forget what was kept."""
+        """Drop the kept bytes."""
 
 
 class PassingHandle(AppendHandle):
-    """A handle whose bytes are published as they come: only the end of the file can still be written."""
+    """A handle that publishes its bytes at once, so that writes must be sequential."""
 
     __slots__ = ("_next",)
 
     def __init__(self, publisher: Publisher, sync: bool, released: Callable[[AppendHandle], None]) -> None:
         super().__init__(publisher, sync, released)
-        self._next: tuple[int, ...] = (0,)  # where the next write may begin
+        self._next: tuple[int, ...] = (0,)  # positions at which the next write may begin
 
     def truncate(self, size: int) -> None:
-        """Taken for a fresh start (0), as whoever rotates logs makes it, and where it changes nothing. EINVAL for
-        anything else: a hole, or a part of what is published."""
+        """Accepts 0, with which log rotation begins anew, and the present size. EINVAL for any other size: it would
+        make a hole, or cut published bytes."""
         if self.appends or size == self._end:
             return
         self._must_make_sense()
         if size:
-            raise self._refuse_from_now(errno.EINVAL, f"it was to be cut to {size:,} bytes, and they are published")
+            raise self._refuse_from_now(errno.EINVAL, f"can't be cut to {size:,} bytes: they are published")
         self._drop()
-        self._next = (0, *self._next[-1:])  # who did not seek goes on where it was
+        self._next = (0, *self._next[-1:])  # a writer that does not seek continues at its position
 
     @property
     def _end(self) -> int:
@@ -346,7 +347,7 @@ class PassingHandle(AppendHandle):
 
     def resume(self, state: HandleState | None) -> None:
         super().resume(state)
-        self._next = ()  # nobody knows: the next write says
+        self._next = ()  # unknown until the next write
 
     def _take(self, position: int, data: bytes) -> int:
         if position == AT_END:
@@ -359,7 +360,7 @@ class PassingHandle(AppendHandle):
         return end
 
     def _take_next(self, data: bytes) -> int:
-        """As `_take`."""
+        """As `_take`, for data at the right position."""
         raise NotImplementedError
 
 
@@ -375,7 +376,7 @@ class LineHandle(PassingHandle):
     def _take_next(self, data: bytes) -> int:
         framer, publisher = self._framer, self._publisher
         size = len(data)
-        if not framer.pending and data.find(b"\n") == size - 1 > 0:  # one whole line: what a shell's echo writes
+        if not framer.pending and data.find(b"\n") == size - 1 > 0:  # one whole line, as a shell's echo writes it
             return publisher.one(data[:-1], size)
         memory = publisher.memory
         try:
@@ -388,7 +389,7 @@ class LineHandle(PassingHandle):
             end = publisher.lines_of(framer, data)
             framer.keep_rest_of(data)
         except SlowWork:
-            raise  # there is to be room for the rest when it is done
+            raise  # keep the memory for the rest
         except BaseException:
             memory.resize(len(framer.pending))
             raise
@@ -418,7 +419,7 @@ class LineHandle(PassingHandle):
 
 
 class WriteHandle(PassingHandle):
-    """frame=write. A request longer than any whole write(2) may be a piece of one: refused."""
+    """frame=write. A request longer than any whole write(2) may be a part of one, and is refused."""
 
     __slots__ = ()
 
@@ -433,9 +434,9 @@ class WriteHandle(PassingHandle):
 
 
 class FileHandle(AppendHandle):
-    """frame=file. A handle whose file stayed empty publishes nothing: `touch` opens and closes.
+    """frame=file. An empty file publishes nothing, because `touch` opens and closes one.
 
-    A file that is published stays as it is: EPERM for whatever would change it. Only O_APPEND begins another one.
+    A published file can't be changed (EPERM). With O_APPEND, further bytes begin another file.
     """
 
     __slots__ = ("_body", "_lost_bytes", "_published_bytes")
@@ -447,7 +448,7 @@ class FileHandle(AppendHandle):
         self._lost_bytes = 0
 
     def read(self, position: int, size: int) -> bytes:
-        """What was written so far, for who has it open to write and read; ESTALE once that is a message."""
+        """The bytes written so far, for a writer that also reads; ESTALE once they are a message."""
         if self.appends:
             return b""
         if self._published_bytes:

@@ -11,7 +11,7 @@ from engine import MAX_QUEUES, Queue, TopicNotFoundError
 from fsstore.interface import Attributes, FilesystemError, OpenedDirectory
 from fsstore.tree.append import AppendFile
 from fsstore.tree.computed_links import KeysDirectory, look_up_queue_link, register_links
-from fsstore.tree.drop import DROP, Boxes
+from fsstore.tree.drop import DROP, DropBoxes
 from fsstore.tree.inodes import Maker, NodeKey, shown_append_inode
 from fsstore.tree.listing import Listing, QueueListing
 from fsstore.tree.messages import MessageFiles
@@ -43,13 +43,13 @@ def stream_name(queue: int) -> bytes:
 
 
 class Tree:
-    """Makes the nodes below the root, each known by its name in the inode table."""
+    """Makes the nodes below the root. Each has a key in the inode table."""
 
     def __init__(self, context: Context, messages: MessageFiles) -> None:
         self.context = context
         self.messages = messages
         self.streams = StreamTable(context)
-        self.drops = Boxes(context)
+        self.drops = DropBoxes(context)
         context.inodes.makers += [
             Maker(TopicDirectory, lambda key: TopicDirectory(self, self._there(key)[0])),
             Maker(QueueDirectory, self._queue_again),
@@ -75,18 +75,18 @@ class Tree:
         )
 
     def append(self, directory: Node, topic: str, queue: Queue | None, name: bytes) -> Attributes:
-        """A fresh `append` with the options in `name`: one inode each, so that writers don't wait for each other.
+        """A new `append` with the options in `name`. Each look-up has an inode of its own, so that the kernel does not
+        serialize writers.
 
-        What stat says of it is what it says of the stream of the queue or topic. So a program that compares its input
-        with its output, as cat and cp do, sees that it would read what it writes, and does not begin what never ends.
-        """
+        stat shows the same number as for the stream of the queue or topic. So a program that compares its input with
+        its output, as cat and cp do, refuses to read the bytes that it writes, which would never end."""
         options = _parse_append(name)
         if options is None:
             raise not_found()
         self._must_exist(topic, queue)
         node = AppendFile(self.context, topic, queue, options)
         node.name = name
-        if options.frame is Frame.FILE:  # this one publishes nothing before it is closed
+        if options.frame is Frame.FILE:  # nothing is published before it is closed
             node.shown_inode = shown_append_inode(directory.inode, name)
         elif queue is None:
             node.shown_inode = self.streams.shown_inode_of_topic(topic)
@@ -103,14 +103,14 @@ class Tree:
             return AppendFile(self.context, topic, queue, PLAIN_APPEND)
         name, shown_inode = cast("tuple[str, int]", key.detail)
         options = _parse_append(name.encode("latin-1"))
-        if options is None:  # of another version
+        if options is None:  # another version knew them
             raise FilesystemError(errno.ESTALE)
         node = AppendFile(self.context, topic, queue, options)
         node.name, node.shown_inode = name.encode("latin-1"), shown_inode
         return node
 
     def _there(self, key: NodeKey) -> tuple[str, Queue | None]:
-        """Topic and queue of a node that is to be made again. ESTALE where they are gone."""
+        """Topic and queue of a node that is made again. ESTALE: they were deleted."""
         assert key.topic is not None
         try:
             self._must_exist(key.topic, None)
@@ -124,7 +124,7 @@ class Tree:
         return QueueDirectory(self, queue)
 
     def _must_exist(self, topic: str, queue: Queue | None) -> None:
-        """ENOENT for a topic that was deleted while the kernel knew it: publishing would make it again."""
+        """ENOENT for a topic or queue that was deleted while the kernel knew it: publishing would make it again."""
         store = self.context.store
         if queue is None:
             store.queues(topic)
@@ -132,7 +132,7 @@ class Tree:
             raise not_found()
 
     def listed_append(self, topic: str, queue: Queue | None) -> Attributes:
-        """The `append` that a listing shows."""
+        """The `append` of a listing."""
         queue_id = None if queue is None else queue.queue_id
         return self.context.inodes.named(
             NodeKey(AppendFile, topic, queue_id), lambda: AppendFile(self.context, topic, queue, PLAIN_APPEND)
@@ -140,13 +140,13 @@ class Tree:
 
 
 def refused_creation(context: Context, name: bytes) -> FilesystemError:
-    """Why no file `name` is made where messages are published: an `append@…` with invalid options does not exist."""
+    """The error for making a file in a topic or queue: an `append@…` with invalid options does not exist."""
     is_append = name.startswith(APPEND + b"@") and not context.read_only
     return not_found() if is_append else context.refusal("no file is made here: drop it in drop/, or write to append")
 
 
 class RootDirectory(Directory):
-    """Topics, and `@…` directories for everything that is no topic."""
+    """Topics, and `@…` directories for everything else."""
 
     def __init__(self, tree: Tree) -> None:
         super().__init__(tree.context)
@@ -156,7 +156,7 @@ class RootDirectory(Directory):
         self._topics: frozenset[str] = frozenset()
 
     def add(self, name: bytes, directory: Node) -> None:
-        """Show `directory` as `name`, which is no legal topic name."""
+        """Show `directory` as `name`, which can't be a topic's name."""
         self._special[name] = directory
         self._context.inodes.pin(directory, name.decode())
 
@@ -184,20 +184,20 @@ class RootDirectory(Directory):
         topics = [name for name in map(to_name, sorted(self._current_topics())) if name not in self._special]
         taken = {*topics, *self._special}
         both = ((name, name + STREAM_SUFFIX) for name in topics)
-        shown = (name for one, its in both for name in ((one,) if its in taken else (one, its)))
+        shown = (name for topic, log in both for name in ((topic,) if log in taken else (topic, log)))
         return [*self._special, *filter(can_be_name, shown)]
 
     def mkdir(self, name: bytes) -> None:
         self._context.must_be_writable()
-        store, asked = self._context.store, parse_topic(name)
-        if asked.problem:
-            raise FilesystemError(errno.EINVAL, asked.problem)
-        queues = store.config.default_queues if asked.queues is None else asked.queues
-        create = partial(store.create_topic, from_name(asked.name), queues)
+        store, parsed = self._context.store, parse_topic(name)
+        if parsed.problem:
+            raise FilesystemError(errno.EINVAL, parsed.problem)
+        queues = store.config.default_queues if parsed.queues is None else parsed.queues
+        create = partial(store.create_topic, from_name(parsed.name), queues)
         self._context.changes.do((self.inode, name), create)
 
     def made(self, name: bytes) -> Attributes:
-        """Its name without options is the topic's: a kernel is not to believe the other one."""
+        """The topic's name is the one without options, so the kernel must not cache the name with them."""
         topic = parse_topic(name).name
         found = self.lookup(topic)
         return found if topic == name else found._replace(entry_timeout=0)
@@ -261,7 +261,7 @@ class TopicDirectory(Directory):
         self._context.changes.do((self.inode, name), partial(self._grow, queue))
 
     def _grow(self, queue: int) -> None:
-        """Have the topic with that queue."""
+        """Add queues to the topic up to that one. EEXIST."""
         store = self._context.store
         if store.has_queue(self._topic, queue):
             raise FilesystemError(errno.EEXIST)
@@ -322,8 +322,8 @@ class QueueDirectory(Directory):
             self._context.attribute_factory.message_template,
             lambda: self._tree.listed_append(self._queue.topic, self._queue),
         )
-        # Not to be cached: there may be a million names, and nobody here knows which of them the kernel has forgotten.
-        # To look each of those up takes five times as long as to list them again, with their attributes.
+        # Not cached: there may be a million names, and this side does not know which of them the kernel has dropped.
+        # Looking each of those up takes five times as long as listing them again with their attributes.
         return listing, NOT_CACHED
 
     def create(self, name: bytes) -> FilesystemError:

@@ -1,14 +1,14 @@
-"""`drop/`: a directory that takes files as messages, each once and whole. The engine keeps and puts them
-(`engine.DropBox`); here is when, and what a program sees of its files.
+"""`drop/`: a directory whose files become messages, each once and whole. The engine stores and puts the files
+(`engine.DropBox`); this module decides when, and shows them to programs.
 
     created, written ──last writer closed──► a final name, with bytes? ──► message, its file readable for LINGER_MS
           └─ a temporary name: waits ──renamed to a final name, no writer──────┘        │
                                                                  written again ◄────────┘  another message at its close
 
-A file that could not be written whole is cut to nothing: empty files are no messages. All that is known of one, bytes,
-names, times, owner, mode and whether it is a message, is on disk, for the next server and mount.
+A file that could not be written whole is cut to 0 bytes: empty files never become messages. The whole state of a file
+is on disk, for the next server and mount: bytes, name, times, owner, mode and whether it is a message.
 
-The loop's thread alone changes a box. Others find out what files it has (`DropBox`), before it is used, and put
+Only the loop's thread changes a box. Other threads list the files of a box before it is used (`DropBox`), and put
 messages (`Sending.put`).
 """
 
@@ -51,39 +51,39 @@ log = logging.getLogger(__name__)
 
 DROP = b"drop"
 LINGER_MS = 60_000
-"""How long a file stays readable in its box after it became a message."""
+"""Time for which a file stays readable after it became a message."""
 MOST_SENT = 1_000
-"""So many of the newest do."""
+"""The largest number of such files; older ones are removed earlier."""
 MOST_CLEANED = 16
-"""So many of the others one request removes, some 0.1 ms each."""
+"""Files that one request removes at most, at some 0.1 ms each."""
 SMALL_BYTES = 1 << 18
-"""Longer files become messages in a thread."""
+"""A thread makes messages of longer files."""
 WAIT_S = 0.02
 TEMPORARY_ENDS = ("~", ".tmp", ".part", ".swp")
 TEMPORARY_BEGINS = (".", "#")
 TEMPORARY_OF_PYTHON = re.compile(r"tmp[a-z0-9_]{8}")
-"""`tempfile` gives such names: programs write there, and rename."""
+"""Names that `tempfile` gives: programs write such a file and rename it."""
 
 DROPPED = Opened(0, False, False, None)
-"""How its files are opened."""
+"""The result of opening a file of a box."""
 RENAME_NOREPLACE = 1
 PERMISSIONS = 0o777
-"""Of a mode: nobody is to run a file that waits as its owner."""
+"""Permitted bits of a mode. Set-user-ID is not: a waiting file must not be run as its owner."""
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file of that name waits for another one."""
-    is_python_s = TEMPORARY_OF_PYTHON.fullmatch(name) is not None
-    return is_python_s or name.startswith(TEMPORARY_BEGINS) or name.endswith(TEMPORARY_ENDS)
+    """Whether a file of that name waits for a rename."""
+    is_of_python = TEMPORARY_OF_PYTHON.fullmatch(name) is not None
+    return is_of_python or name.startswith(TEMPORARY_BEGINS) or name.endswith(TEMPORARY_ENDS)
 
 
 def path_of(topic: str, queue: int | None) -> str:
-    """Of a box, below the mount point."""
+    """The path of a box below the mount point."""
     return f"{topic}/drop" if queue is None else f"{topic}/{queue}/drop"
 
 
 class SetattrRequest(NamedTuple):
-    """What a setattr is to set; None: not that."""
+    """The attributes that a setattr sets; None: leave it."""
 
     mode: int | None = None
     uid: int | None = None
@@ -92,7 +92,7 @@ class SetattrRequest(NamedTuple):
     mtime_ns: int | None = None
 
     def owner(self, before: FileOwner) -> FileOwner:
-        """Whose a file is to be, which was that one's before."""
+        """The owner and mode after the request; `before` has the present ones."""
         return FileOwner(
             before.uid if self.uid is None else self.uid,
             before.gid if self.gid is None else self.gid,
@@ -101,28 +101,28 @@ class SetattrRequest(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Live:
-    """What is known of a file besides what is on disk."""
+class _Activity:
+    """The open handles of a file, and its message while that is put."""
 
     writers: int = 0
     sending: Sending | None = None
-    """It is about to be a message."""
+    """The put of its message, until that is finished."""
     handles: list[DropHandle] = field(default_factory=list)
 
 
-class Boxes:
-    """The boxes of one mount. Thread safety: the core's thread."""
+class DropBoxes:
+    """The drop boxes of one mount. Thread safety: the core's thread."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._boxes: dict[tuple[str, int | None], Box] = {}
+        self._boxes: dict[tuple[str, int | None], DropBoxView] = {}
         self._found: DoneInThread[DropBox] = DoneInThread()
-        self._sent: deque[tuple[Box, DroppedFile, str]] = deque()
-        """Copies of messages, with the folder that each was sent in, the oldest first."""
+        self._sent: deque[tuple[DropBoxView, DroppedFile, str]] = deque()
+        """Files that became messages, with the folder of `sent` that holds each, the oldest first."""
         context.inodes.makers += [Maker(DropDirectory, self._directory_again), Maker(DropFile, self._file_again)]
 
     def look_up(self, topic: str, queue: int | None) -> Attributes:
-        """Attributes of the directory. ENOENT where nothing can be published."""
+        """Attributes of the directory. ENOENT if nothing can be published."""
         return self._directory(topic, queue).attributes()
 
     def _directory(self, topic: str, queue: int | None) -> DropDirectory:
@@ -133,12 +133,12 @@ class Boxes:
         assert isinstance(node, DropDirectory)
         return node
 
-    def opened(self, topic: str, queue: int | None) -> Box | None:
-        """That of a topic or queue, if it was used."""
+    def opened(self, topic: str, queue: int | None) -> DropBoxView | None:
+        """The box of a topic or queue, if it was used."""
         return self._boxes.get((topic, queue))
 
-    def box(self, topic: str, queue: int | None) -> Box:
-        """That of a topic or queue. TopicNotFoundError, OSError. SlowWork: there may be many files to be found."""
+    def box(self, topic: str, queue: int | None) -> DropBoxView:
+        """The box of a topic or queue. TopicNotFoundError, OSError. SlowWork: its files are being listed."""
         known = self._boxes.get((topic, queue))
         if known is not None:
             return known
@@ -147,15 +147,15 @@ class Boxes:
         return self._begin(self._found.do((topic, queue), find) if is_used else find())
 
     def _find(self, topic: str, queue: int | None) -> DropBox:
-        """A box that is not used yet, with the files that are there, and what was about to be put is. In any thread."""
+        """A box before its use: lists its files, and puts those whose put had begun. Thread safety: any thread."""
         found = self._context.store.drop_box(topic, queue)
         for sentence in found.settle():
             LIMITED_LOG.log_once(log, logging.WARNING, (self._find.__qualname__, sentence), sentence)
         return found
 
-    def _begin(self, found: DropBox) -> Box:
+    def _begin(self, found: DropBox) -> DropBoxView:
         """Use a box from now on."""
-        box = self._boxes[found.topic, found.queue] = Box(self._context, self, found)
+        box = self._boxes[found.topic, found.queue] = DropBoxView(self._context, self, found)
         self._sent.extend((box, file, file.sent) for file in found.sent)
         return box
 
@@ -171,7 +171,7 @@ class Boxes:
         return DropFile(self._context, box, file)
 
     def _topic_of(self, key: NodeKey) -> str:
-        """The topic of a node that is to be made again. ESTALE where it, or the queue, is gone."""
+        """The topic of a node that is made again. ESTALE: the topic or the queue was deleted."""
         store = self._context.store
         assert key.topic is not None
         if key.topic not in store.topics() or (key.queue is not None and not store.has_queue(key.topic, key.queue)):
@@ -179,24 +179,24 @@ class Boxes:
         return key.topic
 
     def settle(self) -> None:
-        """Before the first request: put what was about to be when the last server ended. Where nothing was, the files
-        of a box are found when somebody asks for them."""
+        """Before the first request, finish puts that had begun when the last server ended. Files of other boxes are
+        listed when a request needs them."""
         if self._context.read_only:
             return
         try:
             found = self._context.store.drop_boxes()
         except (StoreError, OSError) as error:
-            log.warning("no drop box has its files: %s", error)
+            log.warning("the drop boxes can't be listed: %s", error)
             return
         topics = frozenset(self._context.store.topics())
-        for one in found:
-            if problem := one.problem or self._settle(one, topics):
-                sentence = f"{one.path}: {problem}: what is there is left alone"
+        for box in found:
+            if problem := box.problem or self._settle(box, topics):
+                sentence = f"{box.path}: {problem}: its files are left alone"
                 LIMITED_LOG.log_once(log, logging.WARNING, (self.settle.__qualname__, sentence), sentence)
         self._sent = deque(sorted(self._sent, key=lambda sent: sent[1].sent_ms))
 
     def _settle(self, found: FoundBox, topics: frozenset[str]) -> str:
-        """Put what was about to be in one box; why that can't be."""
+        """Finish puts that had begun in one box; returns why that is impossible, or an empty text."""
         if found.topic not in topics:
             return "there is no such topic"
         try:
@@ -206,23 +206,23 @@ class Boxes:
             return str(error)
         return ""
 
-    def note_sent(self, box: Box, file: DroppedFile) -> None:
-        """A file became a message: its copy goes some time later."""
+    def note_sent(self, box: DropBoxView, file: DroppedFile) -> None:
+        """Note that a file became a message, to remove it later."""
         self._sent.append((box, file, file.sent))
 
     def clean(self) -> None:
-        """Remove some of the copies that have been messages for long enough, or that are too many."""
+        """Remove some files that became messages more than LINGER_MS ago, or that are too many."""
         old_ms = self._context.clock_ns() // 1_000_000 - LINGER_MS
         for _ in range(min(len(self._sent), MOST_CLEANED)):
             box, file, sent = self._sent[0]
             is_due = file.is_removed or file.sent_ms < old_ms or len(self._sent) > MOST_SENT
             was_written_again = file.sent != sent
             if not was_written_again and not (is_due and self._discard(box, file)):
-                break  # the others were sent later
+                break  # the others became messages later
             self._sent.popleft()
 
-    def _discard(self, box: Box, file: DroppedFile) -> bool:
-        """Remove a copy; whether it may go. One that is open waits behind all others."""
+    def _discard(self, box: DropBoxView, file: DroppedFile) -> bool:
+        """Remove a file that became a message; False: its message is not on disk yet. An open file goes to the end."""
         if box.is_open(file):
             self._sent.append((box, file, file.sent))
             return True
@@ -230,11 +230,12 @@ class Boxes:
             return box.discard(file)
         except OSError as error:
             about = self._discard.__qualname__, type(error)
-            LIMITED_LOG.log_once(log, logging.WARNING, about, f"a copy of a message stays in {box.path}: {error}")
+            text = f"a published file can't be removed from {box.path}: {error}"
+            LIMITED_LOG.log_once(log, logging.WARNING, about, text)
             return True
 
     def close(self) -> None:
-        """The mount ends: remove what is on disk as messages."""
+        """At the end of the mount, remove files whose messages are on disk."""
         if not self._sent:
             return
         try:
@@ -243,21 +244,21 @@ class Boxes:
                 if file.sent == sent:
                     box.discard(file)
         except (StoreError, OSError) as error:
-            log.warning("copies of messages stay in drop until the next mount: %s", error)
+            log.warning("published files stay in drop until the next mount: %s", error)
 
 
-class Box:
-    """A box with what its files are doing."""
+class DropBoxView:
+    """A box with the handles and puts of its files."""
 
-    def __init__(self, context: Context, boxes: Boxes, dropped: DropBox) -> None:
+    def __init__(self, context: Context, boxes: DropBoxes, dropped: DropBox) -> None:
         self.dropped = dropped
         self.key = dropped.topic, dropped.queue
-        self.changed_ns = context.attribute_factory.started_ns  # to list a box does not change it
+        self.changed_ns = context.attribute_factory.started_ns  # listing a box does not change it
         self._context = context
         self._boxes = boxes
         self._accounts = context.accounts
-        self._live: WeakKeyDictionary[DroppedFile, _Live] = WeakKeyDictionary()
-        self._renaming: dict[tuple[bytes, bytes], DroppedFile] = {}  # which a thread makes messages of
+        self._activities: WeakKeyDictionary[DroppedFile, _Activity] = WeakKeyDictionary()
+        self._renaming: dict[tuple[bytes, bytes], DroppedFile] = {}  # files that a thread puts for a rename
         self._waiting = {file for file in dropped.files.values() if not file.sent}
         """Files that count to their owners."""
         for user, count in Counter(self.owner(file).uid for file in self._waiting).items():
@@ -269,32 +270,32 @@ class Box:
 
     @property
     def files(self) -> dict[str, DroppedFile]:
-        """What is shown, by name."""
+        """The files that are shown, by name."""
         return self.dropped.files
 
     @property
     def by_number(self) -> dict[int, DroppedFile]:
-        """What is on disk."""
+        """The files on disk, by number."""
         return self.dropped.by_number
 
     def owner(self, file: DroppedFile) -> FileOwner:
-        """Whose it is; the mount's owner's alone where nobody knows."""
+        """Owner and mode of a file; if unknown, the mount's owner and no access for others."""
         return file.owner or FileOwner(*self._context.attribute_factory.owner, 0o600)
 
     def is_open(self, file: DroppedFile) -> bool:
-        """Whether something is being done with it."""
-        live = self._live.get(file)
-        return live is not None and bool(live.handles or live.sending)
+        """Whether a file has handles, or its message is being put."""
+        activity = self._activities.get(file)
+        return activity is not None and bool(activity.handles or activity.sending)
 
-    def live(self, file: DroppedFile) -> _Live:
-        """What it is doing."""
-        return self._live.setdefault(file, _Live())
+    def activity(self, file: DroppedFile) -> _Activity:
+        """The handles and the put of a file."""
+        return self._activities.setdefault(file, _Activity())
 
     def _key_of(self, file: DroppedFile) -> NodeKey:
         return NodeKey(DropFile, *self.key, file.number)
 
     def node(self, file: DroppedFile) -> DropFile:
-        """Its node; the disk may have given the number of a file that is gone to another one."""
+        """The node of a file. The disk may have given it the number of a removed one, whose node is then dropped."""
         key = self._key_of(file)
         node = self._named(key, file)
         if node.file is not file:
@@ -303,13 +304,13 @@ class Box:
         return node
 
     def _named(self, key: NodeKey, file: DroppedFile) -> DropFile:
-        """There may be thousands: the next server is told of those that are open."""
+        """The node of that key. There may be thousands, so the next server gets only the open ones."""
         node = self._context.inodes.named(key, lambda: DropFile(self._context, self, file), while_open=True)
         assert isinstance(node, DropFile)
         return node
 
     def find(self, name: bytes) -> DroppedFile:
-        """The file of that name, when nothing is being done with it. ENOENT."""
+        """The file of that name. ENOENT; SlowWork while its message is being put."""
         self._boxes.clean()
         file = self.files.get(from_name(name))
         if file is None:
@@ -318,16 +319,16 @@ class Box:
         return file
 
     def wait_for(self, file: DroppedFile) -> None:
-        """SlowWork while it becomes a message for another request."""
-        live = self._live.get(file)
-        if live is not None and live.sending is not None:
+        """SlowWork while another request puts the file's message."""
+        activity = self._activities.get(file)
+        if activity is not None and activity.sending is not None:
             raise SlowWork(lambda: _pause.wait(WAIT_S))
 
     def status(self, file: DroppedFile) -> os.stat_result:
-        """Size and times."""
-        live = self._live.get(file)
-        if live is not None and live.handles:
-            return os.fstat(live.handles[0].descriptor)
+        """Size and times of a file. ESTALE: it was removed."""
+        activity = self._activities.get(file)
+        if activity is not None and activity.handles:
+            return os.fstat(activity.handles[0].descriptor)
         try:
             return self.dropped.status(file)
         except FileNotFoundError:
@@ -336,7 +337,7 @@ class Box:
     # waiting files
 
     def create(self, name: bytes, how: Creation) -> tuple[DropFile, int]:
-        """A new file, and its descriptor. EDQUOT: too many of its owner's wait."""
+        """Create a file; returns its node and descriptor. EDQUOT: its owner has too many waiting files."""
         text, owner = must_be_property(name), FileOwner(how.uid, how.gid, how.mode & PERMISSIONS)
         self._accounts.take(owner.uid, Resource.STAGED_FILES)
         try:
@@ -349,7 +350,7 @@ class Box:
         return self.node(file), descriptor
 
     def _waits_no_more(self, file: DroppedFile) -> None:
-        """It is gone, or a message."""
+        """Count a file no longer that was removed or published."""
         if file in self._waiting:
             self._waiting.discard(file)
             self._accounts.give(self.owner(file).uid, Resource.STAGED_FILES)
@@ -358,7 +359,7 @@ class Box:
         return self.dropped.descriptor(file, writing=writing)
 
     def change(self, file: DroppedFile) -> None:
-        """It is written: if it is a message already, it is to be another one. EDQUOT as `create`."""
+        """Prepare a write: a file that is a message already will become another one. EDQUOT as `create`."""
         if not file.sent or file.is_removed:
             return
         user = self.owner(file).uid
@@ -376,32 +377,34 @@ class Box:
         self.changed_ns = self._context.clock_ns()
 
     def discard(self, file: DroppedFile) -> bool:
-        """Remove the copy of a message, if that is on disk; whether it was. OSError."""
+        """Remove a file that became a message; False: its message is not on disk yet. OSError."""
         if not self.dropped.discard(file):
             return False
         self._context.inodes.retire_named(self._key_of(file))
         return True
 
     def set_owner(self, file: DroppedFile, owner: FileOwner) -> None:
-        """It is somebody else's, or others may use it."""
-        live, before = self._live.get(file), self.owner(file)
-        self.dropped.set_owner(file, owner, live.handles[0].descriptor if live is not None and live.handles else None)
+        """Change the owner or mode of a file."""
+        activity, before = self._activities.get(file), self.owner(file)
+        self.dropped.set_owner(
+            file, owner, activity.handles[0].descriptor if activity is not None and activity.handles else None
+        )
         if file in self._waiting:
             self._accounts.give(before.uid, Resource.STAGED_FILES)
             self._accounts.inherit(owner.uid, Resource.STAGED_FILES)
 
     def set_times(self, file: DroppedFile, times_ns: tuple[int, int]) -> None:
-        live = self._live.get(file)
-        if live is not None and live.handles:
-            os.utime(live.handles[0].descriptor, ns=times_ns)
+        activity = self._activities.get(file)
+        if activity is not None and activity.handles:
+            os.utime(activity.handles[0].descriptor, ns=times_ns)
         else:
             os.utime(self.dropped.path(file), ns=times_ns, follow_symlinks=False)
 
     # becoming a message
 
     def rename(self, name: bytes, new_name: bytes, *, replaces: bool) -> int:
-        """Give a file another name, and make it a message if that is final; the physical offset to wait for. ENOENT;
-        EEXIST unless it `replaces` what has that name; SlowWork, and the same call again."""
+        """Rename a file, and publish it if the new name is final; the physical offset to wait for. ENOENT; EEXIST: a
+        file has the new name, and not `replaces`; SlowWork: call it again."""
         new_text = must_be_property(new_name)
         file = self._renaming.pop((name, new_name), None)
         if file is None:
@@ -421,7 +424,7 @@ class Box:
         return physical_end if self._context.store.sync_flush else NOTHING_TO_WAIT_FOR
 
     def _replaced(self, file: DroppedFile, new_name: str, replaces: bool) -> DroppedFile | None:
-        """What has the new name of a file. EEXIST; SlowWork while it becomes a message."""
+        """The file that a rename replaces, or None. EEXIST; SlowWork while its message is being put."""
         other = self.files.get(new_name)
         if other is None or other is file:
             return None
@@ -431,13 +434,13 @@ class Box:
         return other
 
     def was_renamed(self, name: bytes, new_name: bytes) -> bool:
-        """Whether a server that was killed did so."""
+        """Whether a killed server did this rename."""
         return from_name(name) not in self.files and from_name(new_name) in self.files
 
     def publish_if_due(self, file: DroppedFile) -> None:
-        """Nobody writes it any more, or somebody asks for another try: make it a message if it can be one. An error is
-        listed: there is nobody to tell. SlowWork, and the same call again."""
-        if self.live(file).sending is None and not self._is_due(file, file.name):
+        """Publish a file if it can be a message: its last writer has closed it, or its times were set to try again. An
+        error is noted in the refusals, because no request waits for it. SlowWork: call it again."""
+        if self.activity(file).sending is None and not self._is_due(file, file.name):
             return
         try:
             self._send(file, file.name)
@@ -445,20 +448,20 @@ class Box:
             self._complain(file, error)
 
     def _send(self, file: DroppedFile, name: str) -> int:
-        """Make it a message of that name; the physical offset behind it. SlowWork, and the same call again. Errors as
+        """Publish a file under a name; the physical offset behind it. SlowWork: call it again. Errors as
         `DropBox.send`."""
-        live = self.live(file)
-        if live.sending is not None and not live.sending.is_done:
+        activity = self.activity(file)
+        if activity.sending is not None and not activity.sending.is_done:
             self.wait_for(file)
-        if live.sending is None:
+        if activity.sending is None:
             is_small = self.status(file).st_size <= SMALL_BYTES
             sending = self.dropped.begin(file, name)
             if not is_small or self._context.long_puts.is_under_way:  # the loop never waits for the log's lock
-                live.sending = sending
+                activity.sending = sending
                 raise SlowWork(partial(self._put, sending, is_small), WorkKind.PUBLISHING)
             sending.put()
         else:
-            sending, live.sending = live.sending, None
+            sending, activity.sending = activity.sending, None
         other = self.files.get(file.name)
         physical_end = self.dropped.finish(sending)
         for gone in (file, other):
@@ -468,18 +471,18 @@ class Box:
         return physical_end
 
     def _put(self, sending: Sending, is_small: bool) -> None:
-        """In any thread; nothing of the box changes."""
+        """Put a message. Thread safety: any thread, as the box does not change."""
         with nullcontext() if is_small else self._context.long_puts.under_way():
             sending.put()
 
     def _is_due(self, file: DroppedFile, name: str) -> bool:
-        """Whether it is to be a message under that name now."""
-        is_whole = not self.live(file).writers and not file.sent and not file.is_removed
+        """Whether a file is to be published under that name now."""
+        is_whole = not self.activity(file).writers and not file.sent and not file.is_removed
         return is_whole and not is_temporary(name) and self.status(file).st_size > 0
 
     def _complain(self, file: DroppedFile, error: Exception) -> None:
-        """List why it is no message."""
-        path, text = f"{self.path}/{file.name}", f"it is not published, and stays there: {error}"
+        """Note in the log and the refusals why a file is not published."""
+        path, text = f"{self.path}/{file.name}", f"it is not published and stays there: {error}"
         LIMITED_LOG.log_once(
             log, logging.WARNING, (self._complain.__qualname__, self.key, type(error)), f"{path}: {text}"
         )
@@ -492,7 +495,7 @@ _pause = threading.Event()
 
 
 def must_be_property(name: bytes) -> str:
-    """The text of a name, which is to be a property. EINVAL."""
+    """The text of a name, which becomes a property. EINVAL."""
     text = from_name(name)
     if any(character in text for character in "\1\2") or not text.isprintable():
         raise FilesystemError(errno.EINVAL, "a file's name becomes a property: printable UTF-8")
@@ -501,8 +504,8 @@ def must_be_property(name: bytes) -> str:
 
 @contextmanager
 def descriptor_of_caller(context: Context) -> Iterator[int]:
-    """Count a descriptor that is about to be opened to the user whose request this is: that user. EMFILE. It counts no
-    more when it is not opened after all."""
+    """Count a descriptor to the caller before it is opened; yields that user. EMFILE. If opening fails, it is not
+    counted."""
     accounts = context.accounts
     user = accounts.caller
     take = accounts.inherit if context.survival.is_reopening else accounts.take
@@ -515,7 +518,7 @@ def descriptor_of_caller(context: Context) -> Iterator[int]:
 
 
 class Names(Sequence[bytes]):
-    """Names of files, each encoded when it is listed."""
+    """Names of files, encoded when they are listed."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -534,16 +537,16 @@ class Names(Sequence[bytes]):
 
 
 class DropDirectory(Directory):
-    """`drop` of a topic or a queue."""
+    """The directory `drop` of a topic or a queue."""
 
-    def __init__(self, context: Context, boxes: Boxes, topic: str, queue: int | None) -> None:
+    def __init__(self, context: Context, boxes: DropBoxes, topic: str, queue: int | None) -> None:
         super().__init__(context)
         self._boxes = boxes
         self._key = topic, queue
 
     @property
-    def box(self) -> Box:
-        """Its files."""
+    def box(self) -> DropBoxView:
+        """The box with its files."""
         return self._boxes.box(*self._key)
 
     @property
@@ -552,7 +555,7 @@ class DropDirectory(Directory):
 
     @property
     def ignores_setattr(self) -> bool:
-        """Who copies a whole folder into it sets its times and mode in the end."""
+        """Copying a folder into it sets its times and mode at the end."""
         return not self._context.read_only
 
     def attributes(self) -> Attributes:
@@ -575,10 +578,10 @@ class DropDirectory(Directory):
         return box.node(file).attributes()
 
     def mkdir(self, name: bytes) -> None:
-        raise FilesystemError(errno.EPERM, "files alone are dropped here")
+        raise FilesystemError(errno.EPERM, "only files can be dropped here")
 
     def make(self, name: bytes, how: Creation) -> tuple[Node, OpenFile, Opened]:
-        """Make a file, or open the one that is there meanwhile. EEXIST."""
+        """Create a file, or open one that was created meanwhile. EEXIST."""
         self._context.must_be_writable()
         self._context.store.require_writable(self._key[0])
         box = self.box
@@ -595,15 +598,15 @@ class DropDirectory(Directory):
         return node, DropHandle(node, descriptor, user, writing=how.flags & os.O_ACCMODE != os.O_RDONLY), DROPPED
 
     def remove(self, name: bytes) -> None:
-        """Withdraw a file, or show it no longer. ENOENT."""
+        """Remove a waiting file, or hide a published one. ENOENT."""
         if self._context.survival.was_begun and from_name(name) not in self.box.files:
             return
         self.box.remove(self.box.find(name))
 
     def move(self, name: bytes, target: Node, new_name: bytes, flags: int) -> int:
-        """Rename a file; the physical offset to wait for. EXDEV: to another directory, as between disks."""
+        """Rename a file; the physical offset to wait for. EXDEV: to another box, as between disks."""
         if not isinstance(target, DropDirectory):
-            raise FilesystemError(errno.EPERM, "a file leaves its drop box as a message alone")
+            raise FilesystemError(errno.EPERM, "a file can't be moved out of its drop box")
         box = self.box
         if target.box is not box:
             raise FilesystemError(errno.EXDEV)
@@ -617,7 +620,7 @@ class DropDirectory(Directory):
 class DropFile(Node):
     """A file of a box."""
 
-    def __init__(self, context: Context, box: Box, file: DroppedFile) -> None:
+    def __init__(self, context: Context, box: DropBoxView, file: DroppedFile) -> None:
         self._context = context
         self.box = box
         self.file = file
@@ -631,22 +634,22 @@ class DropFile(Node):
         return True
 
     def closed(self) -> None:
-        """No handle of it is open any more."""
+        """Note that no handle of it is open."""
         self._context.inodes.closed(self.inode)
 
     @property
     def accounts(self) -> Accounts:
-        """Who takes how much."""
+        """The accounts of the mount's users."""
         return self._context.accounts
 
     @property
     def limit_bytes(self) -> int:
-        """Bytes of the longest file that can be a message."""
+        """Bytes of the largest message body."""
         return self._context.store.config.max_message_bytes
 
     @property
     def too_long(self) -> str:
-        """Why a longer one is refused."""
+        """Why a longer file is refused."""
         return f"a message has at most {self.limit_bytes:,} bytes (maxMessageSize)"
 
     def attributes(self) -> Attributes:
@@ -670,7 +673,7 @@ class DropFile(Node):
         return handle, DROPPED
 
     def set(self, size: int | None, wanted: SetattrRequest) -> None:
-        """Set what is wanted. Who sets times has another try at what could not be published."""
+        """Set size, owner, mode and times. Setting times tries again to publish a file that was refused."""
         box, file = self.box, self.file
         box.wait_for(file)
         if size is not None:
@@ -697,7 +700,7 @@ class DropHandle(OpenFile):
     __slots__ = ("_is_closed", "_limit_bytes", "_node", "_refusal", "_syncs", "_user", "_writing", "descriptor")
 
     def __init__(self, node: DropFile, descriptor: int, user: int, *, writing: bool) -> None:
-        """`user` is who opened it: the descriptor counts to him."""
+        """The descriptor counts to `user`, who opened it."""
         self.descriptor = descriptor
         self._node = node
         self._user = user
@@ -706,9 +709,9 @@ class DropHandle(OpenFile):
         self._is_closed = False
         self._syncs: DoneInThread[None] = DoneInThread(WorkKind.WAITING)
         self._limit_bytes = node.limit_bytes
-        live = node.box.live(node.file)
-        live.handles.append(self)
-        live.writers += writing
+        activity = node.box.activity(node.file)
+        activity.handles.append(self)
+        activity.writers += writing
 
     @property
     def published_to(self) -> str:
@@ -718,7 +721,7 @@ class DropHandle(OpenFile):
         return os.pread(self.descriptor, size, position)
 
     def write(self, position: int, data: bytes, owner: int = NOBODY) -> int:
-        """As `OpenFile.write`. A file of which a write fails is cut to nothing, so that no part of it is published."""
+        """As `OpenFile.write`. A file with a failed write is cut to 0 bytes, so that no part of it is published."""
         if position == AT_END:
             position = os.fstat(self.descriptor).st_size
         self._must_fit(position + len(data))
@@ -748,22 +751,22 @@ class DropHandle(OpenFile):
         if self._refusal:
             raise FilesystemError(self._refusal, "a part of this file is missing: write it again from its beginning")
         if size > self._limit_bytes:
-            raise self._spoil(errno.EFBIG, f"{self._node.too_long}: the file is cut to nothing, and not published")
+            raise self._spoil(errno.EFBIG, f"{self._node.too_long}: the file is cut to 0 bytes and not published")
 
     def _change(self) -> None:
         self._node.box.wait_for(self._node.file)
         self._node.box.change(self._node.file)
 
     def _spoil(self, number: int, reason: str) -> FilesystemError:
-        """What was written is not whole, and never will be."""
+        """Cut the file to 0 bytes after a failed write: it can't become whole. Returns the error."""
         self._change()
         os.ftruncate(self.descriptor, 0)
         self._refusal = number
         return FilesystemError(number, reason)
 
     def flush(self, owner: int = NOBODY) -> int:
-        """Close reports nothing: what has to be said of a write was said. NOBODY: fsync, so what is written is on
-        disk."""
+        """Close reports nothing, since each write reported its own error. With NOBODY, as for fsync, it syncs the
+        file."""
         if owner == NOBODY and self._writing:
             self._syncs.do(self.descriptor, lambda: os.fsync(self.descriptor))
         return NOTHING_TO_WAIT_FOR
@@ -776,7 +779,7 @@ class DropHandle(OpenFile):
             self._refusal = state.refusal
 
     def release(self) -> None:
-        """SlowWork: the same call again."""
+        """Close the handle. SlowWork: call it again."""
         box, file = self._node.box, self._node.file
         if not self._is_closed:
             self.abandon()
@@ -786,9 +789,9 @@ class DropHandle(OpenFile):
             self._node.closed()
 
     def abandon(self) -> None:
-        live = self._node.box.live(self._node.file)
-        live.handles.remove(self)
-        live.writers -= self._writing
+        activity = self._node.box.activity(self._node.file)
+        activity.handles.remove(self)
+        activity.writers -= self._writing
         self._is_closed = True
         os.close(self.descriptor)
         self._node.accounts.give(self._user, Resource.DESCRIPTORS)

@@ -1,22 +1,22 @@
-"""Inode numbers: computed for what is a message, counted out for everything else.
+"""Inode numbers: computed for messages and links to them, sequential for all other nodes.
 
-    bit 62 | physical offset      a message file
-    bit 61 | physical offset      keys/<key>: a link to the message, from one folder below the topic
-    bit 60 | physical offset      keys/<key>@all/<queue>-<offset>: a link to the message, from two folders below
-    bit 59 | directory, name      what stat says of an `append`: no inode is ever known by it
-    bit 58 | hash                 what stat says of a stream (topic, queue, first offset) or of a report in `@store`; no
-                                  inode is known by it either
-    below                         topics, queues, streams, append files, reports: numbers from a table, never used twice
+    bit 62 | physical offset      a message file     bit 61 | physical offset      keys/<key>: a link to the message,
+from one folder below the topic     bit 60 | physical offset      keys/<key>@all/<queue>-<offset>: a link to the
+message, from two folders below     bit 59 | directory, name      the number that stat shows for an `append`; no inode
+has it     bit 58 | hash                 the number that stat shows for a stream (topic, queue, first offset) or for a
+report in                                   `@store`; no inode has it     below                         topics, queues,
+streams, append files, reports: numbers from a table, never reused
 
-So a million messages that the kernel has seen cost no memory here, and a number never comes to mean another message. A
-log would need 2**60 bytes for the ranges to meet.
+So a million messages that the kernel has looked up take no memory here, and a number never changes its message. The
+ranges would meet only in a log of 2**60 bytes.
 
-Where another process writes, another log may come in place of the one that was shown, and its physical offsets mean
-other messages. Its numbers begin after those of the log before it.
+Another process that writes the store may replace the log, and its physical offsets then mean other messages. The
+numbers of the new log begin after those of the old one.
 
-Each look-up of an `append` gives a number of its own, so that the kernel lets writers go at once. Programs that compare
-what they looked up with what they opened (cp, tar) must not see that: stat answers one number for the name. So it does
-for a stream, which has an inode while it grows and another while it rests, and for a report, which has one a look-up.
+Each look-up of an `append` gives a number of its own, so that the kernel does not serialize writers. Programs that
+compare a look-up with an open file (cp, tar) must not see that, so stat shows one number for the name. The same holds
+for a stream, which has one inode while it grows and another while it is idle, and for a report, with an inode per
+look-up.
 """
 
 from __future__ import annotations
@@ -44,36 +44,36 @@ PHYSICAL_OFFSET_MASK = MATCH_LINK - 1
 
 
 class ComputedInodes:
-    """The numbers of what is computed from a physical offset, in the log that is shown now."""
+    """Inode numbers of physical offsets in the present log."""
 
     def __init__(self) -> None:
         self.begin = 0
-        """What is added to a physical offset."""
+        """The number that is added to a physical offset."""
 
     def physical_offset(self, inode: int) -> int:
-        """Where the message of a number is. ESTALE when it was in a log that is not there any more."""
+        """The physical offset of a number. ESTALE: it is of an earlier log."""
         physical_offset = (inode & PHYSICAL_OFFSET_MASK) - self.begin
         if physical_offset < 0:
             raise FilesystemError(errno.ESTALE)
         return physical_offset
 
     def log_rewritten(self, physical_end: int) -> None:
-        """Another log came in place of the one that was shown up to `physical_end`."""
+        """Note that another log replaced the one that was shown up to `physical_end`."""
         self.begin += physical_end
 
 
 def shown_append_inode(directory_inode: int, name: bytes) -> int:
-    """The number that stat says of an `append` name in a directory."""
+    """The number that stat shows for an `append` name in a directory."""
     return SHOWN_APPEND | (directory_inode << 24 & SHOWN_APPEND - 1) | zlib.crc32(name) & 0xFFFFFF
 
 
 def shown_stream_inode(topic: str, queue: int | None, first_offset: int) -> int:
-    """The number that stat says of a queue's stream from one first message on; of a topic's (no queue), always."""
+    """The number that stat shows for a queue's stream from `first_offset` on, or for a topic's stream (no queue)."""
     return _shown_as(f"{topic}/{queue}/{0 if queue is None else first_offset}")
 
 
 def shown_report_inode(path: str) -> int:
-    """The number that stat says of a report in `@store`."""
+    """The number that stat shows for a report in `@store`."""
     return _shown_as(path)
 
 
@@ -83,37 +83,37 @@ def _shown_as(path: str) -> int:
 
 
 class NodeKey(NamedTuple):
-    """What a node is known by in the table."""
+    """The key of a node in the table."""
 
     kind: type
     topic: str | None = None
-    """That it belongs to; None: to none."""
+    """The node's topic; None: it has none."""
     queue: int | None = None
-    """That it belongs to; None: to none, or to the whole topic."""
+    """The node's queue; None: it has none, or belongs to the whole topic."""
     detail: Hashable = None
-    """What tells it from others of its kind."""
+    """Distinguishes nodes of the same kind, topic and queue."""
 
 
 class Numbered(Protocol):
-    """What a table can hold: it gets its number."""
+    """A node that can be in a table, which sets its number."""
 
     inode: int
 
     def forgotten(self) -> None:
-        """Its number stands for nothing any more."""
+        """Called when its number becomes invalid."""
 
 
 N = TypeVar("N", bound=Numbered)
 
 
 class Maker(NamedTuple, Generic[N]):
-    """How nodes of one kind are made again by a server that was handed their numbers over."""
+    """Makes nodes of one kind again whose numbers were taken over from the last server."""
 
     kind: type
     make: Callable[[NodeKey], N]
-    """From its key. FilesystemError: what it stood for is gone."""
+    """Makes a node from its key. FilesystemError: it no longer exists."""
     detail: Callable[[Any], Hashable] = lambda detail: detail
-    """The key's detail, from its JSON; a dataclass is the tuple of its fields there."""
+    """The key's detail from its JSON, in which a dataclass is the tuple of its fields."""
 
 
 class _Nodes(dict[int, N]):
@@ -126,21 +126,21 @@ class _Nodes(dict[int, N]):
 
 
 class MadeUpNames:
-    """Numbers by names that users make up (`append@OPTIONS`, `keys/KEY@all`): of each user only a share is known. The
-    oldest that is not open makes room for another one: a kernel that asks for it looks its name up anew."""
+    """Numbers of names that users make up (`append@OPTIONS`, `keys/KEY@all`), up to a share of each user. The oldest
+    number that is not open is dropped for a new one; the kernel looks up its name again if needed."""
 
     def __init__(self, accounts: Accounts, forget: Callable[[int], None]) -> None:
-        """`forget` drops a number, and calls `gone`."""
+        """`forget` drops a number and calls `gone`."""
         self._accounts = accounts
         self._forget = forget
         self._user_of: dict[int, int] = {}
         self._open: dict[int, int] = {}
-        """How often each is open."""
+        """Open handles of each number."""
         self._idle: defaultdict[int, OrderedDict[int, None]] = defaultdict(OrderedDict)
-        """Those that are not, by user, the oldest first."""
+        """Numbers without open handles, by user, the oldest first."""
 
     def add(self, inode: int) -> None:
-        """One more, of the user who asks for it. FilesystemError: all of the share is open."""
+        """Add a number for the caller. FilesystemError: all numbers of the share are open."""
         user = self._accounts.caller
         while not self._accounts.try_take(user, Resource.NAMES):
             oldest = next(iter(self._idle.get(user, ())), None)
@@ -152,17 +152,17 @@ class MadeUpNames:
         self._idle[user][inode] = None
 
     def user(self, inode: int) -> int | None:
-        """Whose a number is; None: not one of these."""
+        """The user of a number; None: it is not of a made-up name."""
         return self._user_of.get(inode)
 
     def inherit(self, inode: int, user: int) -> None:
-        """One that another server knew."""
+        """Add a number that the last server gave out."""
         self._accounts.inherit(user, Resource.NAMES)
         self._user_of[inode] = user
         self._idle[user][inode] = None
 
     def opened(self, inode: int) -> bool:
-        """A number is open once more; whether it is one of these, so that `closed` is to be called."""
+        """Count an open; returns whether the number is of a made-up name, so that `closed` must be called."""
         user = self._user_of.get(inode)
         if user is None:
             return False
@@ -171,7 +171,7 @@ class MadeUpNames:
         return True
 
     def closed(self, inode: int) -> None:
-        """It is open once less."""
+        """Count a close."""
         self._open[inode] -= 1
         if not self._open[inode]:
             del self._open[inode]
@@ -179,7 +179,7 @@ class MadeUpNames:
                 self._idle[self._user_of[inode]][inode] = None
 
     def gone(self, inode: int) -> None:
-        """The number stands for nothing any more, whichever it is."""
+        """Forget a number, if it is of a made-up name."""
         user = self._user_of.pop(inode, None)
         if user is not None:
             self._leave_idle(inode, user)
@@ -193,31 +193,31 @@ class MadeUpNames:
 
 
 class InodeTable(Generic[N]):
-    """The nodes that a kernel may ask for by number, until it forgets them or they are dropped.
+    """Nodes by inode number, until the kernel forgets them or they are dropped.
 
-    With `survive`, the numbers are noted where the next server finds them, should this one be killed. That makes a node
-    again when its number is asked for.
+    After `survive`, the numbers are noted for the next server. It makes a node again when its number is used.
     """
 
     def __init__(self, accounts: Accounts) -> None:
         self.made_up = MadeUpNames(accounts, self._gone)
         self.nodes: dict[int, N] = _Nodes(self._make_again)
-        """Node of each number; ESTALE (`[]`) when it stands for nothing (any more)."""
+        """Nodes by number; a number that is not (or no longer) valid raises ESTALE."""
         self.makers: list[Maker[N]] = []
-        """Of each kind that survives."""
+        """One for each kind that survives a restart."""
         self._records: NodeRecords | None = None
         self._inherited: dict[int, tuple[Maker[N], NodeKey]] = {}
         self._numbers: dict[NodeKey, int] = {}
         self._names: dict[int, NodeKey] = {}
         self._lookups: dict[int, int] = {}
         self._unopened: dict[int, NodeKey] = {}
-        """Numbers that a kernel asks for anew if another server does not know them: nothing is open by them."""
+        """Numbers that the next server need not know, because nothing is open: the kernel looks up their names
+        again."""
         self._pinned: dict[int, NodeText] = {}
         self._next_inode = ROOT_INODE
 
     def survive(self, records: NodeRecords) -> list[int]:
-        """Take over the numbers that another server gave out, returned, and note there what is given out from now on.
-        All that is pinned, and nothing else, was added before."""
+        """Take over the numbers that the last server gave out, and note all further ones there. Returns the numbers
+        taken over. Call it when only pinned nodes have been added."""
         makers = {maker.kind.__name__: maker for maker in self.makers}
         known: dict[NodeText, int] = {}
         self._next_inode = max(self._next_inode, records.next_number)
@@ -247,7 +247,7 @@ class InodeTable(Generic[N]):
         return list(self._inherited)
 
     def _make_again(self, inode: int) -> N:
-        """The node of a number that another server gave out. ESTALE: it stands for nothing (any more)."""
+        """Make the node of a number that the last server gave out. ESTALE: there is no such number, or no such node."""
         inherited = self._inherited.get(inode)
         if inherited is None:
             raise FilesystemError(errno.ESTALE)
@@ -259,20 +259,21 @@ class InodeTable(Generic[N]):
         return node
 
     def pin(self, node: N, name: str) -> int:
-        """As `add`, for a node that is there as long as the mount, whether or not the kernel knows it; `name` tells it
-        from others that are."""
+        """As `add`, for a node that exists as long as the mount, whether the kernel knows it or not. `name` is unique
+        among pinned nodes."""
         inode = self.add(node)
         self._pinned[inode] = NodeText("pinned", None, None, name)
         return inode
 
     def pinned_name(self, inode: int) -> str | None:
-        """What it was pinned as; None for any other node."""
+        """The name that a node was pinned with; None for any other node."""
         pinned = self._pinned.get(inode)
         return None if pinned is None else str(pinned.detail)
 
     def add(self, node: N, key: NodeKey | None = None, *, is_made_up: bool = False) -> int:
-        """A number of its own for `node`, never used again. The first one added is the root. With `key` it survives
-        once it was `opened`; others may have the same one. `is_made_up`: see MadeUpNames; FilesystemError."""
+        """Give `node` a number of its own, which is never reused. The first one is the root's. A node with a `key`
+        survives a restart once it was `opened`; several nodes may have the same key. `is_made_up`: see MadeUpNames;
+        FilesystemError."""
         inode = self._next_inode
         if is_made_up:
             self.made_up.add(inode)
@@ -286,7 +287,7 @@ class InodeTable(Generic[N]):
         return inode
 
     def opened(self, inode: int) -> None:
-        """Note a number that was added with a key: it is open, so another server is to know it. OSError: no room."""
+        """Note a number that was added with a key for the next server, because it is open. OSError: no room."""
         key = self._unopened.get(inode)
         if key is not None and self._records is not None:
             lookups, user = self._lookups.get(inode, 0), self.made_up.user(inode)
@@ -295,16 +296,15 @@ class InodeTable(Generic[N]):
             del self._unopened[inode]
 
     def closed(self, inode: int) -> None:
-        """Nothing is open any more by a number whose node is noted only `while_open`: another server need not know
-        it."""
+        """A number has no open handle any more. If its node is noted `while_open`, the next server need not know it."""
         name = self._names.get(inode)
         if name is not None and self._records is not None and inode not in self._unopened:
             self._records.drop(inode)
             self._unopened[inode] = name
 
     def named(self, name: NodeKey, make: Callable[[], N], *, is_made_up: bool = False, while_open: bool = False) -> N:
-        """The node known by `name`, made now if there is none. It survives; with `while_open`, from when it is `opened`
-        until it is `closed`. OSError: no room to note it; `is_made_up` as in `add`."""
+        """The node of that key, made now if there is none. It survives a restart; with `while_open`, only between
+        `opened` and `closed`. OSError: no room to note it; `is_made_up` as in `add`."""
         inode = self._numbers.get(name)
         if inode is not None:
             return self.nodes[inode]
@@ -323,35 +323,35 @@ class InodeTable(Generic[N]):
         return node
 
     def inherited(self, inode: int) -> NodeKey | None:
-        """The key of a node that another server gave a number to, if it was not asked for since."""
+        """The key of a node that the last server gave a number to, if it was not made again yet."""
         inherited = self._inherited.get(inode)
         return None if inherited is None else inherited[1]
 
     def find(self, name: NodeKey) -> int | None:
-        """The number of the node known by `name`, if there is one."""
+        """The number of the node with that key, if there is one."""
         return self._numbers.get(name)
 
     def count(self, inode: int) -> None:
-        """Note that the kernel was given this number once more."""
+        """Count a look-up that returned this number to the kernel."""
         lookups = self._lookups[inode] = self._lookups.get(inode, 0) + 1
         if self._records is not None:
             self._records.count(inode, lookups)
 
     def note(self, inode: int, value: int) -> None:
-        """Note something beside a number, for who makes its node again. Thread safety: any thread."""
+        """Note a value with a number, for a server that makes its node again. Thread safety: any thread."""
         if self._records is not None:
             self._records.set_extra(inode, value)
 
     def noted(self, inode: int | None) -> int:
-        """What was noted beside a number; 0 at first."""
+        """The value noted with a number; 0 at first."""
         return self._records.extra(inode) if self._records is not None and inode is not None else 0
 
     def are_valid(self, inodes: Set[int]) -> bool:
-        """Whether all of these numbers stand for something."""
+        """Whether all of these numbers are valid."""
         return self.nodes.keys() >= inodes or self.nodes.keys() | self._inherited.keys() >= inodes
 
     def forget(self, inode: int, count: int) -> None:
-        """Take back `count` of them; the last one drops the node."""
+        """Take back `count` look-ups; the last one drops the node."""
         left = self._lookups.get(inode, 0) - count
         if left > 0:
             self._lookups[inode] = left
@@ -364,30 +364,31 @@ class InodeTable(Generic[N]):
             self._lookups.pop(inode, None)
 
     def drop_unknown(self, inode: int) -> bool:
-        """Drop the node of a number that the kernel does not know (any more); whether that was so."""
+        """Drop a node if the kernel has no look-up of it; returns whether it is dropped now."""
         self.forget(inode, 0)
         return inode not in self.nodes and inode not in self._inherited
 
     def drop(self, inode: int) -> None:
-        """Drop a node that has no name before the kernel forgets it: nobody will ask for that number again."""
+        """Drop a node without a name before the kernel forgets it: no request will come for its number."""
         if inode not in self._names:
             self._gone(inode)
 
     def retire(self, unwanted: Callable[[NodeKey], bool]) -> list[int]:
-        """Drop the nodes of such names: their numbers, returned, are stale from now on. What is open stays open."""
+        """Drop the nodes for whose keys `unwanted` is true; returns their numbers, which are stale from now on. Open
+        files stay open."""
         inodes = [inode for name, inode in self._numbers.items() if unwanted(name)]
         for inode in inodes:
             self._gone(inode)
         return inodes
 
     def retire_named(self, name: NodeKey) -> None:
-        """As `retire`, for one of that name, if there is one."""
+        """As `retire`, for the node of one key, if there is one."""
         inode = self._numbers.get(name)
         if inode is not None:
             self._gone(inode)
 
     def _gone(self, inode: int) -> None:
-        """The number stands for nothing from now on."""
+        """Invalidate a number."""
         self._lookups.pop(inode, None)
         node = self.nodes.pop(inode, None)
         if node is not None:

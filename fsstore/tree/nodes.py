@@ -1,6 +1,6 @@
-"""What every file and directory of the tree answers, and what they share. Subclasses override what they can do.
+"""Base classes of files and directories, and the state that they share. Subclasses override what they support.
 
-The base classes are the page of refusals: each operation has an answer here.
+The base classes list the refusals: each operation has an answer here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOT_CACHED = OpenedDirectory(0, uses_cache=False, keep_cache=False)
 
 
 class Creation(NamedTuple):
-    """How a file is to be made and opened."""
+    """Flags, mode and owner of a file to be made and opened."""
 
     flags: int
     mode: int
@@ -45,7 +45,7 @@ class Creation(NamedTuple):
 
 
 class OpenFile:
-    """An open file: empty, and not to be written."""
+    """An open file. This one is empty and refuses writes."""
 
     __slots__ = ()
 
@@ -56,62 +56,61 @@ class OpenFile:
 
     @property
     def refused_lines(self) -> str:
-        """Which of the lines written through this handle the last refusal is about."""
+        """The lines written through this handle that the last refusal is about."""
         return ""
 
     def read(self, position: int, size: int) -> Data:
         return b""
 
     def write(self, position: int, data: bytes, owner: int = NOBODY) -> int:
-        """Take all of one write request, or raise; the physical offset to wait for, or NOTHING_TO_WAIT_FOR.
+        """Take all bytes of a write request, or raise; the physical offset to wait for, or NOTHING_TO_WAIT_FOR.
 
-        `position` is where in the file it begins, or AT_END; `owner` says which process's table of descriptors it came
-        through.
-        """
+        `position` is in bytes of the file, or AT_END; `owner` identifies the table of descriptors of the writing
+        process."""
         raise FilesystemError(errno.EBADF)
 
     def write_refused(self, number: int) -> None:
-        """A write was refused with that errno, perhaps before it came here."""
+        """Note that a write was refused with errno `number`, perhaps before it came here."""
 
     def truncate(self, size: int) -> None:
-        """Give the file `size` bytes, where that means anything."""
+        """Give the file `size` bytes, if it has a size."""
 
     def flush(self, owner: int = NOBODY) -> int:
-        """A descriptor of `owner` was closed, or (NOBODY) fsync asks: publish what is not published yet; report what
-        went wrong; as `write`."""
+        """Publish the unpublished bytes, after a close by `owner` or for an fsync (NOBODY), and report errors; returns
+        as `write`."""
         return NOTHING_TO_WAIT_FOR
 
     def resume(self, state: HandleState | None) -> None:
-        """It was opened by another server, which was killed and held this."""
+        """Restore the state of a handle that the last server had opened."""
 
     def unpublished(self, *, whole: bool = False) -> HandleState | None:
-        """What the next server needs to know of it, should this one be killed; `whole`, however long it is."""
+        """The state that the next server needs if this one is killed; `whole`: however long it is."""
         return None
 
     def was_published(self) -> None:
-        """What another server held of it is known to be in the log."""
+        """Note that the unpublished bytes of the last server are in the log."""
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether bytes were taken that are not published yet."""
+        """Whether it has unpublished bytes."""
         return False
 
     def release(self) -> None:
-        """The last descriptor was closed: publish what no `flush` was to, with nobody to report a failure to; then
-        free what the handle holds."""
+        """After the last close, publish bytes that no `flush` published, without an error to a writer; then free the
+        handle's resources."""
 
     def abandon(self) -> None:
-        """The mount ends: free what the handle holds, and publish nothing."""
+        """At the end of the mount, free the handle's resources and publish nothing."""
         self.release()
 
 
 class TextFile(OpenFile):
-    """An open file with the text that it had when it was opened."""
+    """An open file with the text of the time when it was opened."""
 
     __slots__ = ("_is_other", "_memory", "_text")
 
     def __init__(self, text: bytes, memory: MemoryBudget) -> None:
-        """ENOBUFS: too many are open."""
+        """ENOBUFS: the open reports take too much memory."""
         self._memory = Holding(memory, Purpose.REPORTS)
         self._memory.resize(len(text))
         self._text = text
@@ -130,7 +129,7 @@ class TextFile(OpenFile):
         self._memory.resize(0)
 
     def read(self, position: int, size: int) -> bytes:
-        if self._is_other:  # made anew after another server had begun to show it
+        if self._is_other:  # the text was made anew after a reader had read a part of the old one
             if position:
                 raise FilesystemError(errno.EIO)
             self._is_other = False
@@ -144,7 +143,7 @@ class Node:
 
     @property
     def path(self) -> str:
-        """Below the mount point; empty where it has none to show."""
+        """The path below the mount point; empty if it has none to show."""
         return ""
 
     def attributes(self) -> Attributes:
@@ -155,11 +154,11 @@ class Node:
         raise FilesystemError(errno.ENOTDIR)
 
     def create(self, name: bytes) -> FilesystemError:
-        """Why no file of this name is made here."""
+        """The error for making a file of this name."""
         return FilesystemError(errno.ENOTDIR)
 
     def make(self, name: bytes, how: Creation) -> tuple[Node, OpenFile, Opened]:
-        """Make and open a file: its node, the open file, and how it is to be opened."""
+        """Make and open a file: its node, the open file, and the answer to open."""
         raise self.create(name)
 
     def mkdir(self, name: bytes) -> None:
@@ -167,58 +166,58 @@ class Node:
         raise FilesystemError(errno.EPERM)
 
     def made(self, name: bytes) -> Attributes:
-        """Attributes of what `mkdir` of a name made."""
+        """Attributes of the directory that `mkdir` made."""
         return self.lookup(name)
 
     def opendir(self) -> tuple[Listing, OpenedDirectory]:
-        """The open directory, and how it is to be opened; its handle is filled in later."""
+        """The listing and the answer to opendir, without its handle."""
         raise FilesystemError(errno.ENOTDIR)
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
-        """The open file, and how it is to be opened; its handle is filled in later."""
+        """The open file and the answer to open, without its handle."""
         raise FilesystemError(errno.EISDIR)
 
     def target(self) -> bytes:
-        """Where a symbolic link points."""
+        """The target of a symbolic link."""
         raise FilesystemError(errno.EINVAL)
 
     @property
     def ignores_setattr(self) -> bool:
-        """Whether sizes, modes and times may be set, to no effect."""
+        """Whether setting sizes, modes and times succeeds without effect."""
         return False
 
     def forgotten(self) -> None:
-        """Nobody asks for its number any more: free what it holds."""
+        """Free its resources: its number is no longer valid."""
 
 
 class Survival:
-    """What is special where a mount outlives its server."""
+    """Restarts of the server, and flags that are set while requests are replayed."""
 
     __slots__ = ("is_reopening", "planned_restarts", "restarts", "stored_until", "was_begun")
 
     def __init__(self) -> None:
         self.restarts = 0
-        """How often a server that was killed was replaced."""
+        """Number of killed servers that were replaced."""
         self.planned_restarts = 0
-        """How often one was, because somebody asked for it."""
+        """Number of servers that were replaced by a planned restart."""
         self.stored_until = 0
-        """Not 0: what is to be put is in the log already, before this physical offset."""
+        """Not 0: the messages of the present request are in the log already, before this physical offset."""
         self.was_begun = False
-        """What is to be made may be there already."""
+        """Whether the names that the present request makes may exist already."""
         self.is_reopening = False
-        """What another server had opened is being opened: nobody is refused it."""
+        """Whether files of the last server are being opened again: these are not refused."""
 
 
 class LongPuts:
-    """Whether a put that takes long is under way in this mount: it may have the log's lock, for which the request loop
-    never waits. Thread safety: one thread at a time is `under_way`; any thread may ask."""
+    """Whether a long put is being done in this mount. It may hold the log's lock, for which the request loop never
+    waits. Thread safety: one thread at a time in `under_way`; any thread may read."""
 
     def __init__(self) -> None:
         self.is_under_way = False
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """Meanwhile."""
+        """Meanwhile `is_under_way` is true."""
         self.is_under_way = True
         try:
             yield
@@ -228,7 +227,7 @@ class LongPuts:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the nodes of one mount share."""
+    """State shared by the nodes of one mount."""
 
     store: MessageStore
     attribute_factory: AttributeFactory
@@ -236,52 +235,52 @@ class Context:
     computed: ComputedInodes
     clock_ns: Callable[[], int]
     background: Executor
-    """One thread, for what somebody will ask for soon. It touches only the engine."""
+    """One thread for work ahead of requests, which touches only the engine."""
     changes: DoneInThread[None]
-    """Topics that are made and deleted."""
+    """Topics being made and deleted."""
     memory: MemoryBudget
-    """For what clients make the daemon hold."""
+    """The budget for memory that clients make the daemon hold."""
     long_puts: LongPuts
     survival: Survival
     refusals: Refusals
     accounts: Accounts
-    """What each user may take of what all share."""
+    """The share of each user in the resources of the mount."""
 
     @property
     def opens_unasked(self) -> bool:
-        """Whether the kernel opens and closes files without asking: where nothing grows. It is told that there is no
-        such request, so it reads by inode, and believes that a file stays as a look-up found it."""
+        """Whether the kernel opens and closes files without requests, because nothing grows. OPEN is answered ENOSYS,
+        so the kernel reads by inode and keeps the attributes of the look-up."""
         return self.store.mode is OpenMode.READ_ONLY
 
     @property
     def read_only(self) -> bool:
-        """Whether nothing can be published: opened so, following, or stopped after a failed flush."""
+        """Whether nothing can be published: the mode is not WRITE, or a flush failed."""
         return self.store.mode is not OpenMode.WRITE or self.store.read_only_reason is not None
 
     def refusal(self, reason: str = "") -> FilesystemError:
-        """Why nothing but publishing changes the tree."""
+        """The error for changing the tree by anything but publishing."""
         return FilesystemError(errno.EROFS) if self.read_only else FilesystemError(errno.EPERM, reason)
 
     def must_be_writable(self) -> None:
-        """EROFS where nothing can be published."""
+        """EROFS if nothing can be published."""
         if self.read_only:
             why = self.store.read_only_reason or f"the store is mounted to {self.store.mode.name.lower()}"
             raise FilesystemError(errno.EROFS, f"the store is read-only: {why}")
 
     def absence(self, name: bytes) -> Attributes:
-        """The answer for a name that is not there: ENOENT, to be cached where it can never be."""
+        """The answer for a name that does not exist: ENOENT, which the kernel may cache if the name never can."""
         if never_exists(name):
             return self.attribute_factory.cacheable_absence()
         raise not_found()
 
 
 def not_found() -> FilesystemError:
-    """ENOENT, for a caller to raise."""
+    """ENOENT, for the caller to raise."""
     return FilesystemError(errno.ENOENT)
 
 
 class Directory(Node):
-    """A directory whose names are listed from a snapshot, each described when the listing comes to it."""
+    """A directory whose names are listed from a snapshot. Each is described when the listing reaches it."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -291,15 +290,15 @@ class Directory(Node):
 
     @property
     def lists_slowly(self) -> bool:
-        """Whether `names` may take longer than a request should: it is then called in a thread."""
+        """Whether `names` may take long, so that a thread calls it."""
         return False
 
     def names(self) -> Sequence[bytes]:
-        """Names to list, in order."""
+        """The names to list, in order."""
         raise NotImplementedError
 
     def describe(self, name: bytes) -> Attributes:
-        """Attributes of a name for a listing; as `lookup`, unless looking up has an effect."""
+        """Attributes of a name in a listing; as `lookup`, unless a look-up has an effect."""
         return self.lookup(name)
 
     def create(self, name: bytes) -> FilesystemError:

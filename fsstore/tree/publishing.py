@@ -1,10 +1,10 @@
-"""Publishing: bytes that are framed become messages, all of a request or nothing of it.
+"""Publishing: framed bytes become messages. All messages of a request are stored, or none.
 
-A request of lines is taken in two steps, so that a refused one leaves no trace: `LineFramer.text_with` says what it
-would complete, `keep_rest_of` takes it once that has been stored.
+A request of lines is taken in two steps, so that a refused one changes nothing: `LineFramer.text_with` returns the
+lines that it would complete, and `keep_rest_of` takes it once they are stored.
 
-Puts that take long are done in a thread: bytes and lines tell how long one takes, before it is begun. What is estimated
-is the time of the request loop's thread: some 5 ms at most for what is put at once.
+Long puts are done in a thread. The number of bytes and lines tells beforehand how long a put takes on the request
+loop's thread: puts of up to some 5 ms are done there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 LONG_BYTES = 5 << 18
 LONG_LINES = 12_000
-"""1 MiB of lines of 100 bytes, as a program with a buffer writes them, is no more."""
+"""1 MiB of lines of 100 bytes, as a program with a buffer writes them, is still done on the loop's thread."""
 LONG_JSON_BYTES = 1 << 16
 LONG_JSON_LINES = 256
 _NEWLINE = ord("\n")
@@ -50,18 +50,18 @@ _SLICE_BYTES = 1 << 18
 
 
 class LineFramer:
-    """Cuts what one handle writes into lines; keeps the last one until its newline comes."""
+    """Cuts the bytes of one handle into lines, and keeps the last one until its newline comes."""
 
     __slots__ = ("_limit_bytes", "pending")
 
     def __init__(self, limit_bytes: int) -> None:
-        """A line without its newline has at most `limit_bytes`."""
+        """`limit_bytes`: the longest line without its newline."""
         self._limit_bytes = limit_bytes
         self.pending = bytearray()
-        """The line that has no newline yet."""
+        """The line without a newline yet."""
 
     def rest_bytes_with(self, data: bytes) -> int:
-        """How long the line without its newline is, once `data` was taken. MessageTooLargeError: too long."""
+        """Length of the unfinished line after `data`. MessageTooLargeError."""
         end = data.rfind(b"\n") + 1
         rest_bytes = len(data) - end if end else len(self.pending) + len(data)
         if rest_bytes > self._limit_bytes:
@@ -69,7 +69,7 @@ class LineFramer:
         return rest_bytes
 
     def text_with(self, data: bytes) -> bytes:
-        """The whole lines, newlines included, that `data` completes."""
+        """The lines that `data` completes, newlines included."""
         lines = data[: data.rfind(b"\n") + 1]
         return b"".join((*slices_of(self.pending), lines)) if lines and self.pending else lines
 
@@ -81,12 +81,12 @@ class LineFramer:
         return lines
 
     def completed_bytes_with(self, data: bytes) -> int:
-        """Of those lines."""
+        """Length of these lines, newlines included."""
         end = data.rfind(b"\n") + 1
         return end + len(self.pending) if end else 0
 
     def keep_rest_of(self, data: bytes) -> None:
-        """Take `data`, whose lines have been dealt with: keep what follows the last newline."""
+        """Take `data` after its lines were stored: keep the bytes behind the last newline."""
         end = data.rfind(b"\n") + 1
         if end:
             self.pending.clear()
@@ -94,26 +94,26 @@ class LineFramer:
             self.pending += memoryview(data)[end:]
 
     def drop(self) -> None:
-        """Forget the line that has no newline yet."""
+        """Drop the unfinished line."""
         self.pending = bytearray()
 
 
 def slices_of(buffer: bytearray) -> Iterator[bytes]:
-    """A copy of it in pieces: `join` lets other threads go on for these, and not for a `bytearray`."""
+    """Copies of slices of `buffer`: `join` releases the interpreter for bytes, but not for a `bytearray`."""
     for start in range(0, len(buffer), _SLICE_BYTES):
         yield bytes(buffer[start : start + _SLICE_BYTES])
 
 
 def lines_in(text: bytes) -> int:
-    """How many lines end in it."""
+    """Number of newlines in a text."""
     return int(np.count_nonzero(np.frombuffer(text, np.uint8) == _NEWLINE))  # `count` takes up to five times as long
 
 
 class Publisher:
-    """Puts framed bytes into one topic or queue, as its options say; ENOENT when that was deleted meanwhile.
+    """Puts framed bytes into one topic or queue with given options; ENOENT if it was deleted meanwhile.
 
-    What takes long is put in a thread, while no other request for the handle is taken, and so is what meets another
-    long put: that may have the log's lock, for which the request loop never waits.
+    A long put is done in a thread, while no other request for the handle is taken. So is any put during another long
+    one, which may hold the log's lock: the request loop never waits for it.
     """
 
     __slots__ = (
@@ -147,16 +147,16 @@ class Publisher:
         generation: int,
         file: Node,
     ) -> None:
-        """The queues of the topic take turns where `queue` is None; `generation` is the store's of when they were
-        there; `file` is what is open."""
+        """Without `queue`, the queues of the topic take turns. `generation` is that of the store's topics when the
+        topic was looked up; `file` is the open file."""
         self._file = file
         self.frames = 0
-        """Lines, or other frames, that have been dealt with."""
+        """Lines or other frames that were handled."""
         self.blamed = 0
-        """Which line of the request that failed is to blame, from 1; 0: nobody knows."""
+        """The line of the failed request that caused the error, from 1; 0: unknown."""
         self.store = context.store
         self.memory = Holding(context.memory, Purpose.MESSAGES_BEGUN)
-        """For what is not published yet."""
+        """Memory for unpublished bytes."""
         self._waiting = Holding(context.memory, Purpose.PUBLISHING)
         self._long_puts = context.long_puts
         self._survival = context.survival
@@ -172,11 +172,11 @@ class Publisher:
         self._long_bytes = LONG_JSON_BYTES if self._is_json else LONG_BYTES
         limit = self.store.config.max_message_bytes
         self.line_limit_bytes = json_line_limit_bytes(limit) if self._is_json else limit
-        """Longest frame that can be a message."""
+        """The longest frame that can be a message."""
 
     def one(self, frame: bytes | bytearray, request_bytes: int = 0) -> int:
-        """Publish one message; the physical offset after it. `request_bytes` of it came with this request. Errors as
-        `_in_thread`."""
+        """Publish one message; the physical offset after it. `request_bytes` of it came with the present request.
+        Errors as `_in_thread`."""
         if self._survival.stored_until:
             return self._survival.stored_until
         is_long = len(frame) > self._long_bytes
@@ -185,8 +185,8 @@ class Publisher:
         return self._one(frame)
 
     def lines_of(self, framer: LineFramer, request: bytes) -> int:
-        """Publish the lines that a request completes, all or none; the physical offset after them, 0 for no message.
-        Errors as `_in_thread`."""
+        """Publish the lines that a request completes, all or none; the physical offset after them, 0 for none. Errors
+        as `_in_thread`."""
         size = framer.completed_bytes_with(request)
         if not size:
             return 0
@@ -215,10 +215,10 @@ class Publisher:
         return end
 
     def _in_thread(self, put: Callable[[], int], request_bytes: int, *, is_long: bool) -> int:
-        """What `put` returned or raised, when it is done. SlowWork until then: the same request asks again, and nothing
-        changes meanwhile. ENOBUFS: there is no memory to have a request of that size wait."""
+        """The result or error of `put`, which a thread does. SlowWork until then: the same request is repeated, and
+        nothing changes meanwhile. ENOBUFS: there is no memory to keep a waiting request of that size."""
         if self._done is None:
-            self._waiting.resize(2 * request_bytes)  # the loop has a copy, too
+            self._waiting.resize(2 * request_bytes)  # the loop has a copy too
             raise SlowWork(
                 lambda: self._do(put, is_long), WorkKind.PUBLISHING if is_long else WorkKind.PUBLISHING_LITTLE
             )
@@ -227,7 +227,7 @@ class Publisher:
         try:
             return done.result()
         finally:
-            del done  # else it and its error would hold each other, and all that was put
+            del done  # else it and its error would hold each other and all messages
 
     def _do(self, put: Callable[[], int], is_long: bool) -> None:
         self._done = Future()
@@ -237,38 +237,38 @@ class Publisher:
                 self._done.set_result(put())
         except StoreError as error:
             error.__cause__ = error.__context__ = None
-            self._done.set_exception(error.with_traceback(None))  # all that was put is freed here, not on the loop
+            self._done.set_exception(error.with_traceback(None))  # frees the messages here, not on the loop's thread
         except Exception as error:
             self._done.set_exception(error)
         finally:
             self._is_long = False
 
     def _stored(self, put: Callable[[], T]) -> T:
-        """What `put` returned, which takes the log's lock. What comes before it keeps nobody from the lock."""
+        """The result of `put`, which takes the log's lock. Work before it does not count as a long put."""
         if not self._is_long:
             return put()
         with self._long_puts.under_way():
             return put()
 
     def complain(self, error: StoreError) -> None:
-        """Log why nothing of a request was published: its writer gets only an errno."""
+        """Log why a request published nothing: its writer gets only an errno."""
         target = self._target
-        text = f"refused what was written to append of {target}: {error}"
+        text = f"refused a write to append of {target}: {error}"
         LIMITED_LOG.log_once(log, logging.WARNING, (self.complain.__qualname__, target, type(error)), text)
 
     def lost(self, size: int) -> None:
-        """Log that what was begun went with another server."""
+        """Log that unpublished bytes were lost with the last server."""
         target = self._target
         text = f"{size:,} bytes written to append of {target} were not published when the daemon died: they are lost"
         LIMITED_LOG.log_once(log, logging.WARNING, (self.lost.__qualname__, target), text)
 
     @property
     def path(self) -> str:
-        """Of the file that is open."""
+        """The path of the open file."""
         return self._file.path
 
     def note_refusal(self, reason: str) -> None:
-        """List why nothing was published where nobody is there to be told."""
+        """Note why nothing was published, if no request gets the error."""
         self._refusals.note(self._user, 0, self.path, str(self.frames + 1), 0, reason)
 
     @property
@@ -276,7 +276,7 @@ class Publisher:
         return self._topic if self._queue is None else f"{self._topic}/{self._queue.queue_id}"
 
     def release(self) -> None:
-        """The handle is closed."""
+        """Free the memory of a closed handle."""
         self.memory.resize(0)
         self._waiting.resize(0)
 
@@ -327,7 +327,7 @@ class Publisher:
         self.blamed = number
 
     def _blame_one_of(self, messages: Sequence[Message], lines: Sequence[bytes]) -> None:
-        """Raise what is wrong with the first that can be no message whatever stands beside it, with its number."""
+        """Raise the error of the first message that is invalid by itself, with its number."""
         with_text = (number for number, line in enumerate(lines, 1) if line != b"\n")
         for number, (message, self.blamed) in enumerate(zip(messages, with_text, strict=True), 1):
             try:
@@ -337,7 +337,7 @@ class Publisher:
         self.blamed = 0
 
     def _must_exist(self) -> None:
-        """TopicNotFoundError for a topic that was deleted while this was open: the store's puts would make it again."""
+        """TopicNotFoundError if the topic was deleted meanwhile: the store's puts would make it again."""
         generation = self.store.topics_generation
         if generation != self._generation:
             self.store.queues(self._topic)

@@ -1,23 +1,23 @@
-"""`<queue>.log` and `<topic>.log`: a queue, or a topic in the order of the log, as one growing text. The engine sums
-and reads it; here are its files and their handles.
+"""`<queue>.log` and `<topic>.log`: a queue, or a topic in the order of the log, as one growing text. The engine
+measures and reads it; this module has its files and handles.
 
-A file stands for (queue or topic, first offset): a handle keeps its positions when retention moves the beginning, and
-a new look-up gets a new file that begins at the new first message. There are two of it, with inodes of their own:
+A file belongs to (queue or topic, first offset): a handle keeps its positions when retention moves the beginning, and
+a new look-up gets a new file that begins at the new first message. Each has two files with inodes of their own:
 
-    StreamFile      of a stream that grows: the kernel asks for each read, and for the size whenever that has changed
-    IdleStream   of an idle stream: the kernel caches its bytes
+    StreamFile      of a stream that grows: the kernel sends each read, and asks for the size whenever it has changed
+    IdleStream      of an idle stream: the kernel caches its bytes
 
-    look up ──► nothing came for IDLE_S, and the kernel knows its whole size ──► IdleStream, else StreamFile
-    grown   ──► StreamFile: its attributes are to be dropped
+    look-up ──► no message for IDLE_S, and the kernel has the exact size ──► IdleStream, else StreamFile
+    grown   ──► StreamFile: its attributes are dropped from the kernel's cache
             ──► IdleStream: its size is outdated; the kernel is notified in steps (`fsstore.fuse.notify.SizeNotifier`)
 
-The kernel keeps the last page of a file with zeros after the end. Were it notified of a larger size while a reader has
-that page in its hands, the reader would be given those zeros. That is why what grows is not cached, and why the kernel
-learns in steps of what came to an idle stream (`IdleStream.tell`).
+The kernel keeps the last page of a file with zeros after the end. A reader that has this page while the kernel learns
+a larger size would get those zeros. So a growing stream is not cached, and the kernel learns the size of an idle
+stream in steps (`IdleStream.tell`).
 
-Both show one inode number, so programs that compare what they opened with what they find under the name see one file.
-The name is looked up each time: whoever comes by path sees the exact size. Only a handle that was opened on an idle
-stream, and that is kept, learns of what came a step later.
+Both files show one inode number, so programs that compare an open file with its name see one file. The kernel looks up
+the name each time, so a stat by path shows the exact size. Only a handle that was opened on an idle stream, and stays
+open, shows new bytes a step later.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from fsstore.tree.memory_budget import Purpose
 from fsstore.tree.nodes import Context, Node, OpenFile
 
 NOTIFYING_S = 0.01
-"""How long a request waits in a thread, before it makes room for others, while the kernel is notified of a size."""
+"""Seconds for which a request waits in a thread while the kernel is notified of a size, before other work runs."""
 
 _CACHED = Opened(0, False, True, None)
 _UNCACHED = Opened(0, True, False, None)
 
 
 class Origin(NamedTuple):
-    """What a stream is of: a queue, or a whole topic (`queue` is None)."""
+    """The source of a stream: a queue, or a whole topic (`queue` is None)."""
 
     store: MessageStore
     topic: str
@@ -56,7 +56,7 @@ class Origin(NamedTuple):
         return self.topic, None if self.queue is None else self.queue.queue_id
 
     def stream(self) -> QueueStream:
-        """As it begins now. TopicNotFoundError; SlowWork where much of a topic is to be merged first."""
+        """The stream as it begins now. TopicNotFoundError; SlowWork while a topic's queues are merged."""
         if self.queue is not None:
             return self.queue.stream()
         store, topic = self.store, self.topic
@@ -67,7 +67,7 @@ class Origin(NamedTuple):
         )
 
     def newest_store_time_ms(self) -> int | None:
-        """When the newest message was stored; None when there is none, or it cannot be read."""
+        """Store time of the newest message; None: there is none, or it can't be read."""
         if self.queue is not None:
             return newest_store_time_ms(self.queue)
         merged = self.store.topic_queue(self.topic)
@@ -81,12 +81,12 @@ class Origin(NamedTuple):
 
 
 class StreamFile(Node):
-    """The stream of a queue or a topic from one first message on, as it grows."""
+    """The stream of a queue or a topic from one first message on, while it grows."""
 
     def __init__(
         self, context: Context, origin: Origin, stream: QueueStream, answered: Callable[[StreamFile], None]
     ) -> None:
-        """`answered` is called whenever a size is given away."""
+        """`answered` is called whenever a size is returned to the kernel."""
         self.origin = origin
         self._context = context
         self._stream = stream
@@ -100,20 +100,20 @@ class StreamFile(Node):
 
     @property
     def is_summed(self) -> bool:
-        """Whether its size is quickly known."""
+        """Whether its size is known without slow work."""
         return quick_size(self._stream) is not None
 
     def attributes(self) -> Attributes:
         return self.described(self.origin.newest_store_time_ms())
 
     def described(self, newest_ms: int | None) -> Attributes:
-        """As `attributes`, for one who knows when the newest message was stored."""
+        """As `attributes`, with the store time of the newest message given."""
         size = size_of(self._stream)
         self._answered(self)
         return self._context.attribute_factory.stream(self.inode, self._shown_inode, size, newest_ms)
 
     def undescribed(self) -> Attributes:
-        """What a listing says as long as the size is not known: to be asked for again."""
+        """Attributes for a listing while the size is unknown. The kernel does not cache them."""
         return self._context.attribute_factory.stream(self.inode, self._shown_inode, 0, None)._replace(attr_timeout=0)
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
@@ -126,9 +126,9 @@ class StreamFile(Node):
 
 
 class IdleStream(StreamFile):
-    """The same of an idle stream. Only the size that its kernel knows is shown: one never runs ahead of cached bytes.
+    """An idle stream. It shows only the size that the kernel knows, which never exceeds the cached bytes.
 
-    Thread safety: `size` and `tell` from a thread, of one caller at a time, while requests are answered.
+    Thread safety: `size` and `tell` from a thread, one caller at a time, while requests are answered.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class IdleStream(StreamFile):
         answered: Callable[[StreamFile], None],
         size: int,
     ) -> None:
-        """`size` is that of the stream now."""
+        """`size` is the present size of the stream."""
         super().__init__(context, origin, stream, answered)
         self.known_bytes = size
         """The size that the kernel knows."""
@@ -148,24 +148,23 @@ class IdleStream(StreamFile):
 
     @property
     def size(self) -> int:
-        """Bytes in the stream now; may take long."""
+        """Present bytes of the stream; may take long."""
         return self._stream.size
 
     @property
     def is_exact(self) -> bool:
-        """Whether the kernel knows all there is. False where finding that out would take long."""
+        """Whether the kernel knows the present size. False if computing it would take long."""
         return self._is_settled.is_set() and quick_size(self._stream) == self.known_bytes
 
     def tell(self, size: int, notify: Callable[[int], bool]) -> None:
-        """Have the kernel know a larger size, by `notify(size)`, which may have to wait for a reader whom we are about
-        to answer; False: it doesn't know the file.
+        """Set a larger size in the kernel by `notify(size)`, which may wait for a reader that waits for us; False from
+        it: the kernel does not know the file.
 
         Meanwhile no size is answered: the kernel would take the old one for a newer one.
         """
         self._is_settled.clear()
-        self._context.inodes.note(
-            self.inode, size
-        )  # before: a size that shrinks again would be worse than one too early
+        # noted before: after a restart, a size that shrinks would be worse than one that is set too early
+        self._context.inodes.note(self.inode, size)
         try:
             if notify(size):
                 self.known_bytes = size
@@ -185,16 +184,15 @@ class IdleStream(StreamFile):
 
 
 class OpenStream(OpenFile):
-    """An open stream; bytes that have expired since are EIO."""
+    """An open stream; reading expired bytes is EIO."""
 
     __slots__ = ("_memory", "_reader", "_stream")
 
     def __init__(self, stream: QueueStream, context: Context) -> None:
         self._stream = stream
         self._memory = context.memory
-        self._reader = stream.reader(
-            context.background
-        )  # its own: two who read at once, each further on, don't get in each other's way
+        # a reader of its own: one that is shared would lose its position between two handles
+        self._reader = stream.reader(context.background)
 
     def read(self, position: int, size: int) -> bytes | memoryview:
         reader = self._reader
@@ -202,7 +200,7 @@ class OpenStream(OpenFile):
             with nonblocking():
                 found = reader.read(position, size)
         except WouldBlock:
-            size_of(self._stream)  # first
+            size_of(self._stream)  # SlowWork if even the size is unknown
             raise SlowWork(lambda: reader.prepare(position, size, SLICE_S), WorkKind.DECOMPRESSING) from None
         except ExpiredMessageError:
             raise FilesystemError(errno.EIO) from None
@@ -214,14 +212,14 @@ class OpenStream(OpenFile):
 
 
 def quick_size(stream: QueueStream) -> int | None:
-    """Bytes in a stream, where that is quickly known: few messages are new, and none of them is compressed."""
+    """Bytes of a stream, if that is quickly known: few messages are new, and none of them is compressed; else None."""
     with suppress(WouldBlock), nonblocking():
         return stream.size
     return None
 
 
 def size_of(stream: QueueStream) -> int:
-    """Bytes in a stream. SlowWork, perhaps again and again, where much is to be summed first."""
+    """Bytes of a stream. SlowWork, perhaps repeatedly, while many messages are measured."""
     size = quick_size(stream)
     if size is None:
         raise SlowWork(lambda: stream.sum_for(SLICE_S), WorkKind.DECOMPRESSING if stream.decompresses else WorkKind.ANY)
@@ -229,7 +227,7 @@ def size_of(stream: QueueStream) -> int:
 
 
 def newest_store_time_ms(queue: Queue) -> int | None:
-    """When the queue's newest message was stored; None when there is none, or it cannot be read."""
+    """Store time of the queue's newest message; None: there is none, or it can't be read."""
     try:
         bounds = queue.bounds()
         if bounds.min_offset == bounds.max_offset:
@@ -240,7 +238,7 @@ def newest_store_time_ms(queue: Queue) -> int | None:
 
 
 IDLE_S = 10
-"""A stream whose newest message is older than this is idle."""
+"""Age of the newest message from which on a stream is idle."""
 
 _NS_PER_MS = 1_000_000
 _IDLE_NS = IDLE_S * 1_000 * _NS_PER_MS
@@ -254,7 +252,7 @@ class StreamTable:
 
     def __init__(self, context: Context) -> None:
         self.on_outdated: Callable[[], None] = lambda: None
-        """Called when there is something to take with `take_outdated`."""
+        """Called when `take_outdated` has something to return."""
         self._context = context
         self._answered: dict[tuple[str, int | None], set[StreamFile]] = {}
         self._outdated: set[IdleStream] = set()
@@ -262,16 +260,16 @@ class StreamTable:
         context.inodes.makers += [Maker(StreamFile, self._again), Maker(IdleStream, self._again)]
 
     def of_queue(self, queue: Queue) -> Origin:
-        """For `look_up` and `listed`."""
+        """The source of a queue's stream."""
         return Origin(self._context.store, queue.topic, queue)
 
     def of_topic(self, topic: str) -> Origin:
-        """For `look_up` and `listed`."""
+        """The source of a topic's stream."""
         return Origin(self._context.store, topic, None)
 
     def _again(self, key: NodeKey) -> StreamFile:
-        """A stream whose number was handed over, with the size that the kernel knows. ESTALE where it began with
-        messages that are gone. SlowWork as `Origin.stream`."""
+        """Make a stream again whose number was taken over, with the size that the kernel knows. ESTALE: its first
+        messages have expired. SlowWork as `Origin.stream`."""
         assert key.topic is not None
         store = self._context.store
         try:
@@ -287,28 +285,28 @@ class StreamTable:
         return IdleStream(self._context, origin, stream, self._was_answered, known_bytes)
 
     def look_up(self, origin: Origin) -> Attributes:
-        """Attributes of a stream as it begins now. SlowWork where its size takes long to find out."""
+        """Attributes of a stream as it begins now. SlowWork while its size is computed."""
         file, newest_ms = self._file(origin)
         return file.described(newest_ms)
 
     def listed(self, origin: Origin) -> Attributes:
-        """The same for a listing, and never slow: a size that would take long is left for the stat that follows. Of a
-        topic's stream there is no more than the name."""
+        """Attributes for a listing, without slow work: a size that takes long is left to a later stat. A topic's stream
+        is listed by name only."""
         if origin.queue is None:
             return self._context.attribute_factory.name_of_file(self.shown_inode_of_topic(origin.topic))
         file, newest_ms = self._file(origin)
         return file.described(newest_ms) if file.is_summed else file.undescribed()
 
     def shown_inode(self, queue: Queue) -> int:
-        """The number that stat says of the stream of a queue as it begins now."""
+        """The number that stat shows for the stream of a queue as it begins now."""
         return shown_stream_inode(queue.topic, queue.queue_id, queue.bounds().min_offset)
 
     def shown_inode_of_topic(self, topic: str) -> int:
-        """The number that stat says of a topic's stream."""
+        """The number that stat shows for a topic's stream."""
         return shown_stream_inode(topic, None, 0)
 
     def _file(self, origin: Origin) -> tuple[StreamFile, int | None]:
-        """The file to show, and when its newest message was stored."""
+        """The file to show, and the store time of its newest message."""
         stream = origin.stream()
         newest_ms = origin.newest_store_time_ms()
         size = quick_size(stream) if self._is_idle(origin, newest_ms) else None
@@ -326,12 +324,12 @@ class StreamTable:
         mode = self._context.store.mode
         if mode is OpenMode.READ_ONLY:
             return True
-        if mode is OpenMode.FOLLOW and origin.queue is None:  # shown a look after it came, of which nobody is notified
+        if mode is OpenMode.FOLLOW and origin.queue is None:  # new messages are shown at a refresh, without a notice
             return False
         return newest_ms is not None and self._context.clock_ns() - newest_ms * _NS_PER_MS >= _IDLE_NS
 
     def _idle(self, origin: Origin, stream: QueueStream, size: int) -> IdleStream:
-        """The file of an idle stream; a new one, which needs no notice, where the kernel knows none."""
+        """The file of an idle stream. If the kernel knows none, it is a new one, which needs no notice."""
         node = self._named_idle(origin, stream, size)
         if not node.is_exact and self._context.inodes.drop_unknown(node.inode):
             node = self._named_idle(origin, stream, size)
@@ -346,7 +344,7 @@ class StreamTable:
         return node
 
     def grown(self, topic: str, queue: int) -> list[int]:
-        """The inodes whose exact size was answered since the last call, to be asked for again."""
+        """Inodes to invalidate: those whose exact size was answered since the last call."""
         answered = self._answered
         files = answered.pop((topic, queue), _NONE) | answered.pop((topic, None), _NONE) if answered else _NONE
         idle = {file for file in files if isinstance(file, IdleStream)}
@@ -355,13 +353,13 @@ class StreamTable:
         return sorted(file.inode for file in files - idle)
 
     def take_outdated(self) -> list[IdleStream]:
-        """Idle streams that grew since the last call, beyond what the kernel knows; call `updated` for each."""
+        """Idle streams that grew since the last call beyond the size that the kernel knows; call `updated` for each."""
         taken, self._outdated = self._outdated, set()
         self._updating |= taken
         return list(taken)
 
     def updated(self, stream: IdleStream) -> None:
-        """The kernel knows what there was when the step began; what came since is for the next one."""
+        """Note that a step is done. Bytes that were added since its beginning are for the next step."""
         self._updating.discard(stream)
 
     def _was_answered(self, file: StreamFile) -> None:

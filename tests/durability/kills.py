@@ -37,7 +37,7 @@ from tests.durability.publishers import HOSTILE_TOPIC, TOPICS, Hostile, Publishe
 from tests.durability.reached import Reached
 from tests.mount.harness import REPOSITORY, Mounted, mounted, until
 
-REFUSED = "WARNING fsstore.tree.publishing: refused what was written"
+REFUSED = "WARNING fsstore.tree.publishing: refused a write"
 """An attack was."""
 
 SIZES = {"commit_log_bytes": 512 << 10, "consume_queue_entries": 256, "index_slots": 500, "index_entries": 2_000}

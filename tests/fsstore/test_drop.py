@@ -352,9 +352,9 @@ def test_what_another_store_planted_is_told_in_the_log(
     Dropping(store).fs.settle()
     told = sorted(record.getMessage().removeprefix(f"{store.path}/fsstore/drop/") for record in caplog.records)
     assert told == [
-        "gone/all: there is no such topic: what is there is left alone",
+        "gone/all: there is no such topic: its files are left alone",
         "t/all/sent/AA-²: no file was sent there: it is left alone",
-        "t/٣: no queue has that name: what is there is left alone",
+        "t/٣: no queue has that name: its files are left alone",
     ]
 
 
