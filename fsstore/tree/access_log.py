@@ -1,11 +1,11 @@
-"""`@store/accesslog`: a line for each request, made only while somebody has the file open.
+"""`@store/accesslog`: a line for each request, written only while the file is open.
 
     2026-11-24T01:02:03.456Z 0 0 4711 write orders/0/append - 12 OK 0.000021
     time uid gid pid operation path position size result seconds
 
-Each open file has its own lines, up to BUFFER_BYTES of them; what a slow reader leaves no room for is dropped, and
-counted in a line that begins with `#`. A read takes what there is; who reads on waits in the adapter
-(`fsstore/fuse/request_log.py`), which makes the lines.
+Each open file has lines of its own, up to BUFFER_BYTES of them. Lines that a slow reader leaves no room for are dropped
+and counted in a line that begins with `#`. A read returns the lines that wait. The adapter
+(`fsstore/fuse/request_log.py`) writes the lines, and lets a reader wait for more.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fsstore.tree.memory_budget import Holding, Purpose
 from fsstore.tree.nodes import Context, Node, OpenFile
 
 BUFFER_BYTES = 1 << 20
-"""Of lines that a reader has not read yet."""
+"""Bytes of lines that wait for a reader."""
 
 _OPENED = Opened(0, True, False, None)
 
 
 class AccessLog:
-    """Who reads it. Thread safety: `add` from any thread, the rest on the core's."""
+    """The readers of the log. Thread safety: `add` from any thread, all else on the core's."""
 
     def __init__(self) -> None:
         self._readers: tuple[AccessLogHandle, ...] = ()
@@ -35,27 +35,27 @@ class AccessLog:
 
     @property
     def is_read(self) -> bool:
-        """Whether anybody has it open."""
+        """Whether the file is open."""
         return bool(self._readers)
 
     def add(self, line: bytes) -> None:
-        """Show a line to all who read."""
+        """Give a line to all readers."""
         for reader in self._readers:
             reader.add(line)
 
     def opened(self, reader: AccessLogHandle) -> None:
-        """One more reads."""
+        """Add a reader."""
         self._readers = (*self._readers, reader)
         self.on_change()
 
     def released(self, reader: AccessLogHandle) -> None:
-        """One less."""
+        """Remove a reader."""
         self._readers = tuple(other for other in self._readers if other is not reader)
         self.on_change()
 
 
 class AccessLogFile(Node):
-    """The file: its owner's alone."""
+    """The log's file, which only its owner may read."""
 
     def __init__(self, context: Context, log: AccessLog) -> None:
         self._context = context
@@ -73,7 +73,7 @@ class AccessLogFile(Node):
 
 
 class AccessLogHandle(OpenFile):
-    """One that reads. Thread safety: `add` from any thread."""
+    """A reader of the log. Thread safety: `add` from any thread."""
 
     __slots__ = ("_dropped", "_lines", "_lock", "_log", "_memory", "_size")
 
@@ -87,7 +87,7 @@ class AccessLogHandle(OpenFile):
         log.opened(self)
 
     def add(self, line: bytes) -> None:
-        """One more line, if there is room."""
+        """Add a line if there is room."""
         with self._lock:
             if self._size + len(line) > BUFFER_BYTES:
                 self._dropped += 1
@@ -96,7 +96,7 @@ class AccessLogHandle(OpenFile):
             self._append(line)
 
     def read(self, position: int, size: int) -> bytes:
-        """What has come since the last read, wherever the reader thinks to be; empty: nothing."""
+        """Lines since the last read, at any position; empty: there are none."""
         taken: list[bytes] = []
         with self._lock:
             if not self._lines:

@@ -1,9 +1,9 @@
-"""What stat shows of each kind of file, and how long a kernel may believe it.
+"""Attributes that stat shows for each kind of file, and the times for which the kernel may cache them.
 
-Messages never change: cached for a day, and the kernel asks again when retention removed one. What grows is cached for
-long only where the adapter is notified of every change (mode WRITE): it then invalidates the attributes. Where another
-process writes (FOLLOW), sizes are not cached at all, and names for a second. Names whose meaning moves (`append`,
-streams, links to the newest) never are.
+Messages never change: they are cached for a day, and invalidated by retention. Attributes of growing files are cached
+for long only if the adapter is notified of every change (mode WRITE) and invalidates them. If another process writes
+(FOLLOW), sizes are not cached at all, and names for a second. Names whose meaning changes (`append`, streams, links to
+the newest) are never cached.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _NS_PER_MS = 1_000_000
 
 
 class AttributeFactory:
-    """Makes the Attributes of one mount. Holds what all its files share: owner, modes, timeouts."""
+    """Makes the Attributes of one mount from the owner, modes and timeouts that its files share."""
 
     def __init__(self, options: FilesystemOptions, mode: OpenMode, started_ns: int) -> None:
         self._uid = options.uid
         self._gid = options.gid
         self.started_ns = started_ns
-        """The time shown on what has none of its own."""
+        """The time of files that have none of their own."""
         self._append_mode = stat.S_IFREG | options.append_mode
         self._directory_mode = stat.S_IFDIR | options.directory_mode
         self._name_timeout = BRIEF_S if mode is OpenMode.FOLLOW else NOTIFIED_S
@@ -37,7 +37,7 @@ class AttributeFactory:
         self.message_template = self.message(0, 0, 0, IMMUTABLE_S)
 
     def message(self, inode: int, size: int, store_time_ms: int, timeout: int) -> Attributes:
-        """A message file, its name and attributes to be believed for `timeout` seconds."""
+        """A message file whose name and attributes are cached for `timeout` seconds."""
         return Attributes(
             inode,
             stat.S_IFREG | 0o444,
@@ -51,7 +51,7 @@ class AttributeFactory:
         )
 
     def directory(self, inode: int, *, mtime_ms: int | None = None, computed: bool = False) -> Attributes:
-        """A directory; with `mtime_ms`, one that gets younger. `computed`: its name may mean nothing tomorrow."""
+        """A directory; with `mtime_ms`, one that changes. `computed`: its name may be invalid tomorrow."""
         mtime_ns = self.started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
         return Attributes(
             inode,
@@ -66,19 +66,19 @@ class AttributeFactory:
         )
 
     def owners_directory(self, inode: int) -> Attributes:
-        """A directory that its owner alone may make something in."""
+        """A directory in which only its owner may make files."""
         found = self.directory(inode)
         return found._replace(mode=found.mode & ~0o022)
 
     def append(self, inode: int, shown_inode: int, size: int, *, writable: bool) -> Attributes:
-        """An `append` file. Its name is never cached: each look-up is to give a number of its own. The attributes of
-        that number are, for a moment: a kernel asks again after each write to it."""
+        """An `append` file. Its name is never cached, because each look-up returns an inode of its own. The attributes
+        of that inode are cached briefly: the kernel asks for them after each write."""
         mode = self._append_mode if writable else self._append_mode & ~0o222
         found = self._uncached(inode, mode, size, self.started_ns)
         return found._replace(attr_timeout=BRIEF_S, shown_inode=shown_inode)
 
     def drop_directory(self, inode: int, changed_ns: int | None) -> Attributes:
-        """A directory that takes files: from whoever may publish, and each leaves the others' alone."""
+        """A directory for dropped files: each user who may publish may make files, and change only their own."""
         mode = self._directory_mode | self._append_mode & 0o222
         mode |= stat.S_ISVTX if mode & 0o022 else 0
         mtime_ns = self.started_ns if changed_ns is None else changed_ns
@@ -90,12 +90,12 @@ class AttributeFactory:
         return self._uid, self._gid
 
     def dropped(self, inode: int, size: int, mtime_ns: int, owner: FileOwner) -> Attributes:
-        """A file that was dropped."""
+        """A dropped file."""
         found = self._uncached(inode, stat.S_IFREG | owner.mode, size, mtime_ns)
         return found._replace(uid=owner.uid, gid=owner.gid)
 
     def unchanging(self, inode: int, size: int, mtime_ms: int) -> Attributes:
-        """A file that stays as it is until its name expires."""
+        """A file that does not change until it expires."""
         mode, mtime_ns = stat.S_IFREG | 0o444, mtime_ms * _NS_PER_MS
         known = self._unchanging_timeout
         return Attributes(inode, mode, size, mtime_ns, 1, self._uid, self._gid, known, known)
@@ -103,39 +103,40 @@ class AttributeFactory:
     def stream(
         self, inode: int, shown_inode: int, size: int, mtime_ms: int | None, *, is_idle: bool = False
     ) -> Attributes:
-        """A `<queue>.log`; its name means another inode when it becomes idle, grows again, or begins later. The kernel
-        is notified when the size of an idle one changes, whoever writes."""
+        """A `<queue>.log`. Its name gets another inode when it becomes idle, grows again, or begins later. The kernel
+        is notified when the size of an idle one changes, in all modes."""
         known = NOTIFIED_S if is_idle else self._growing_timeout
         mtime_ns = self.started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
         return Attributes(inode, stat.S_IFREG | 0o444, size, mtime_ns, 1, self._uid, self._gid, 0, known, shown_inode)
 
     def name_of_file(self, shown_inode: int) -> Attributes:
-        """A name in a listing, which says no more than that it is a file: a kernel looks it up."""
+        """A name of a regular file in a listing, without attributes: the kernel looks it up."""
         return self._uncached(0, stat.S_IFREG | 0o444, 0, self.started_ns)._replace(shown_inode=shown_inode)
 
     def link(self, inode: int, target: bytes, mtime_ms: int | None = None) -> Attributes:
-        """A symbolic link; what it points to may be another message the next moment."""
+        """A symbolic link, whose target may change at any moment."""
         mtime_ns = self.started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
         return self._uncached(inode, stat.S_IFLNK | 0o777, len(target), mtime_ns)
 
     def report(self, inode: int, size: int, mtime_ns: int, reader: int | None = None) -> Attributes:
-        """A file whose text is made when its name is looked up; with `reader`, for that user alone."""
+        """A file whose text is made at each look-up; with `reader`, for that user alone."""
         if reader is None:
             return self._uncached(inode, stat.S_IFREG | 0o444, size, mtime_ns)
         return self._uncached(inode, stat.S_IFREG | 0o400, size, mtime_ns)._replace(uid=reader)
 
     def offset(self, inode: int, size: int, changed_ns: int | None, *, writable: bool) -> Attributes:
-        """Where a consumer group goes on. Its owner's alone where it can be written: who can open it can lock it, and
-        would hold the queue."""
+        """The offset of a consumer group. If it can be written, only its owner may open it: a user who can open it
+        could lock it, and would hold the queue."""
         mode = stat.S_IFREG | (0o600 if writable else 0o444)
         return self._uncached(inode, mode, size, self.started_ns if changed_ns is None else changed_ns)
 
     def control(self, inode: int) -> Attributes:
-        """The file that takes commands, from the owner alone; to be read, for who copies all there is, but empty."""
+        """The file that takes commands, from the owner alone. It can be read, so that copies of the tree succeed:
+        empty."""
         return self._uncached(inode, stat.S_IFREG | 0o600, 0, self.started_ns)
 
     def access_log(self, inode: int) -> Attributes:
-        """The file that tells who does what, to the owner alone."""
+        """The log of all requests, for the owner alone."""
         return self._uncached(inode, stat.S_IFREG | 0o400, 0, self.started_ns)
 
     def cacheable_absence(self) -> Attributes:

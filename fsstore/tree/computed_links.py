@@ -1,4 +1,4 @@
-"""Names that are computed: `@first`, `@last` and `@<time>` in a queue, and `keys/` with what is below it."""
+"""Computed names: `@first`, `@last` and `@<time>` in a queue, and the directories `keys/` and `keys/<key>@all/`."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from fsstore.tree.names import (
 from fsstore.tree.nodes import NOT_CACHED, Context, Directory, Node, not_found
 
 LISTED_KEYS = 10_000
-"""`ls keys/` lists the keys of about so many of the topic's newest messages: the index itself holds hashes alone."""
+"""`ls keys/` lists the keys of about this number of a topic's newest messages: the index itself has only hashes."""
 
 PLACE_BYTES = 16
-"""What a place in `keys/<key>@all` takes while that is listed."""
+"""Memory for an entry of `keys/<key>@all` while it is listed."""
 
 Array = np.ndarray[Any, Any]
 
 
 class QueueLink(Node):
-    """A link in a queue directory to a message beside it."""
+    """A link in a queue's directory to a message in it."""
 
     def __init__(self, context: Context, queue_offset: int) -> None:
         self._context = context
@@ -50,7 +50,7 @@ class QueueLink(Node):
 
 
 def register_links(context: Context, messages: MessageFiles) -> None:
-    """Have those that have a number made again by who takes the numbers over."""
+    """Have links that the kernel knows made again after a take-over."""
 
     def matches(key: NodeKey) -> Node:
         assert key.topic is not None
@@ -63,7 +63,7 @@ def register_links(context: Context, messages: MessageFiles) -> None:
 
 
 def look_up_queue_link(context: Context, queue: Queue, name: bytes) -> Attributes:
-    """Attributes of `@first`, `@last`, `@<time>`; ENOENT for other names and where no message is."""
+    """Attributes of `@first`, `@last`, `@<time>`; ENOENT for other names, or if there is no such message."""
     queue_offset = _queue_offset(queue, name)
     key = NodeKey(QueueLink, queue.topic, queue.queue_id, queue_offset)
     link = context.inodes.named(key, lambda: QueueLink(context, queue_offset), is_made_up=True)
@@ -87,7 +87,7 @@ def _queue_offset(queue: Queue, name: bytes) -> int:
 
 
 class KeysDirectory(Directory):
-    """`keys/`: each key is a link to the newest message that carries it; `<key>@all` is a directory of all of them."""
+    """`keys/`: each key is a link to its newest message; `<key>@all` is a directory of all its messages."""
 
     def __init__(self, context: Context, messages: MessageFiles, topic: str) -> None:
         super().__init__(context)
@@ -121,7 +121,7 @@ class KeysDirectory(Directory):
         return key, message
 
     def _newest_with(self, key: str) -> StoredMessage | None:
-        """SlowWork where many messages have a key of the same hash."""
+        """The newest message with a key. SlowWork if many messages have a key with the same hash."""
         store, topic = self._context.store, self._topic
         try:
             with nonblocking():
@@ -138,7 +138,7 @@ class KeysDirectory(Directory):
 
 
 class MatchesDirectory(Directory):
-    """`keys/<key>@all/`: a link `<queue>-<offset>` for each message that carries the key, by queue and offset."""
+    """`keys/<key>@all/`: a link `<queue>-<offset>` for each message with the key, by queue and offset."""
 
     def __init__(self, context: Context, messages: MessageFiles, topic: str, key: str) -> None:
         super().__init__(context)
@@ -154,10 +154,10 @@ class MatchesDirectory(Directory):
         return self._context.attribute_factory.directory(self.inode, computed=True)
 
     def lookup(self, name: bytes) -> Attributes:
-        place = parse_match(name)
-        if place is None:
+        entry = parse_match(name)
+        if entry is None:
             raise not_found()
-        message = self._context.store.get(self._topic, *place)
+        message = self._context.store.get(self._topic, *entry)
         if self._key not in message.keys and self._key != message.unique_key:
             raise not_found()
         return self._messages.match_link(message)
@@ -168,7 +168,7 @@ class MatchesDirectory(Directory):
 
 
 class PlaceNames(Sequence[bytes]):
-    """Names `<queue>-<offset>` of places (int64 (n, 2)), made when they are asked for."""
+    """Names `<queue>-<offset>` of slots (queue and offset; int64, shape (n, 2)), made when they are needed."""
 
     def __init__(self, places: Array) -> None:
         self._places = places
@@ -189,11 +189,11 @@ class PlaceNames(Sequence[bytes]):
 
 
 class MatchesListing(NamesListing):
-    """All messages that carry a key, by queue and offset. There may be millions: they are collected a piece at a time,
-    as numbers, and are ENOBUFS when they are too many for the memory that is left."""
+    """All messages with a key, by queue and offset. There may be millions, so they are collected in pieces, as numbers.
+    ENOBUFS: there is not enough memory for them."""
 
     def __init__(self, directory: Described, places: Callable[[], Iterator[Array]], memory: MemoryBudget) -> None:
-        """`places` begins to find them."""
+        """`places` begins the search."""
         super().__init__(directory, memory)
         self._find = places
         self._finding: Iterator[Array] | None = None
@@ -211,7 +211,7 @@ class MatchesListing(NamesListing):
         until_s = time.monotonic() + SLICE_S
         for some in self._finding:
             self._places.append(some)
-            self._memory.resize(2 * sum(found.nbytes for found in self._places))  # they are to be sorted, too
+            self._memory.resize(2 * sum(found.nbytes for found in self._places))  # sorting makes a copy
             if time.monotonic() >= until_s:
                 return
         found, self._places, self._finding = self._places, [], None
@@ -222,7 +222,7 @@ class MatchesListing(NamesListing):
 
 
 def in_order(places: Array) -> Array:
-    """Places (int64 (n, 2)) by queue and offset, each once."""
+    """Slots (int64, shape (n, 2)) by queue and offset, without duplicates."""
     places = places[np.lexsort((places[:, 1], places[:, 0]))]
     is_new = np.ones(len(places), bool)
     is_new[1:] = (places[1:] != places[:-1]).any(axis=1)

@@ -31,15 +31,15 @@ class DoneInThread(Generic[T]):
         self._lock = threading.Lock()
         self._done: WeakSet[_Done[T]] = WeakSet()
 
-    def do(self, what: Hashable, work: Callable[[], T]) -> T:
-        """Return the result of `work` that a thread did for this request. The first call raises SlowWork. `what` is the
-        key of the result."""
+    def do(self, key: Hashable, work: Callable[[], T]) -> T:
+        """Return the result of `work` that a thread did for this request. The first call raises SlowWork. `key` finds
+        the result."""
         with self._lock:
-            done = next((one for one in self._done if one.what == what), None)
+            done = next((done for done in self._done if done.key == key), None)
             if done is not None:
                 self._done.remove(done)
                 return done.result
-        begun = _Done[T](what)  # goes with the request, should that be answered in another way
+        begun = _Done[T](key)  # freed with the request if that is never repeated
 
         def note() -> None:
             begun.result = work()
@@ -54,5 +54,5 @@ class _Done(Generic[T]):
 
     result: T
 
-    def __init__(self, what: Hashable) -> None:
-        self.what = what
+    def __init__(self, key: Hashable) -> None:
+        self.key = key

@@ -1,10 +1,10 @@
-"""`@store/groups/<group>/<topic>/<queue>`: where consumer groups go on, a queue offset and a newline.
+"""`@store/groups/<group>/<topic>/<queue>`: the offset of a consumer group in a queue, with a newline.
 
-A write says where: an offset, `@first`, `@last` or `@<time>`. It is kept in the broker's own consumerOffset.json before
-it returns. A group, and a topic in it, are made by `mkdir`; what has no offset yet is known to this daemon alone.
+A write sets it: a number, `@first`, `@last` or `@<time>`. It is stored in the broker's own consumerOffset.json before
+the write returns. `mkdir` makes a group, and a topic in it; those without an offset are known to this daemon alone.
 
-Each file has one number as long as a kernel knows it, and flock(2) on it is the kernel's own: so consumers of a group
-share its queues, and what one held is free when it dies, however it does. flock(2) takes no right to write, so who
+Each file keeps its inode while the kernel knows it, and the kernel itself does flock(2) on it. So consumers of a group
+share its queues, and a queue is free again when its consumer dies. flock(2) needs no write permission, so a user who
 may not write an offset may not open it either.
 """
 
@@ -30,11 +30,11 @@ _OPENED = Opened(0, True, False, None)
 Parts = tuple[str, ...]
 
 MOST_MADE = 1_000
-"""Groups, topics and queues that were made and have no offset yet: so many are known, the newest."""
+"""Groups, topics and queues without an offset that are remembered: the newest ones."""
 
 
 class Made:
-    """What was made and has no offset yet, MOST_MADE at most: the oldest is forgotten then."""
+    """Groups, topics and queues that were made and have no offset yet, up to MOST_MADE: the oldest is forgotten."""
 
     def __init__(self) -> None:
         self._made: dict[Parts, None] = {}
@@ -43,25 +43,25 @@ class Made:
         return parts in self._made
 
     def add(self, parts: Parts) -> None:
-        """It was made just now."""
+        """Remember one that was made now."""
         self._made.pop(parts, None)
         self._made[parts] = None
         if len(self._made) > MOST_MADE:
             del self._made[next(iter(self._made))]
 
     def noted(self, parts: Parts) -> None:
-        """The offset of a queue is noted, and leads to all above it."""
+        """Forget a queue whose offset is stored, with its topic and group."""
         for length in range(1, len(parts) + 1):
             self._made.pop(parts[:length], None)
 
     def below(self, parts: Parts) -> set[str]:
-        """Names right below."""
+        """Names directly below."""
         depth = len(parts)
-        return {one[depth] for one in self._made if len(one) > depth and one[:depth] == parts}
+        return {made[depth] for made in self._made if len(made) > depth and made[:depth] == parts}
 
 
 class GroupsDirectory(Directory):
-    """`groups`, a group, or a topic in a group: as deep as `parts` is long."""
+    """`groups`, a group, or a topic in a group, by the length of `parts`."""
 
     def __init__(self, context: Context, parts: Parts = (), made: Made | None = None) -> None:
         super().__init__(context)
@@ -106,13 +106,13 @@ class GroupsDirectory(Directory):
         return sorted((name for name in names if can_be_name(name)), key=_in_order)
 
     def child(self, parts: Parts) -> Node:
-        """What those names lead to, from `groups` on."""
+        """The node at these names below `groups`."""
         if len(parts) < DEPTH:
             return GroupsDirectory(self._context, parts, self._made)
         return OffsetFile(self._context, parts, self._made)
 
     def _children(self) -> set[str]:
-        """What is at this depth: groups by name, a group's topics, or a topic's queues; empty when it has gone."""
+        """Names in this directory: groups, a group's topics, or a topic's queues; empty if it no longer exists."""
         parts = self._parts
         found: Mapping[str, object] = _offsets(self._context)
         for part in parts:
@@ -147,11 +147,11 @@ class GroupsDirectory(Directory):
 
 
 class OffsetSnapshot(ReportSnapshot):
-    """An offset as it was when its name was looked up, where the kernel opens files without asking."""
+    """An offset at the time of its look-up, for mounts where the kernel opens files without requests."""
 
 
 class OffsetFile(Node):
-    """Where a group goes on in a queue; empty when that was never said."""
+    """The offset of a group in a queue; empty if it was never set."""
 
     def __init__(self, context: Context, parts: Parts, made: Made) -> None:
         self._context = context
@@ -169,7 +169,7 @@ class OffsetFile(Node):
         )
 
     def text(self) -> bytes:
-        """An offset and a newline. SlowWork when a broker has written it again."""
+        """The offset and a newline. SlowWork while a file that a broker has changed is read."""
         group, topic, queue = self._parts
         offset = _offsets(self._context).get(group, {}).get(topic, {}).get(int(queue))
         if offset is None and self._parts not in self._made:
@@ -187,20 +187,20 @@ class OffsetFile(Node):
         return not self._context.read_only
 
     def commit(self, request: bytes) -> None:
-        """Go on where those bytes say. ConsumerOffsetError; SlowWork: it waits for the disk."""
+        """Set the offset from written bytes. ConsumerOffsetError; SlowWork: it waits for the disk."""
         group, topic, queue = self._parts
         store = self._context.store
-        offset = self._meant(request.strip())
+        offset = self._parsed(request.strip())
         self._context.changes.do((self._parts, request), lambda: store.commit_offset(group, topic, int(queue), offset))
         self._made.noted(self._parts)
 
-    def _meant(self, text: bytes) -> int:
+    def _parsed(self, text: bytes) -> int:
         group, topic, queue_id = self._parts
         queue = self._context.store.queue(topic, int(queue_id))
         if text.isdigit() and len(text) < 20:
             return int(text)
         bounds = queue.bounds()
-        if text in (b"@first", b"@last"):  # @last: what comes from now on
+        if text in (b"@first", b"@last"):  # @last: before the next message
             return bounds.min_offset if text == b"@first" else bounds.max_offset
         time_ms = parse_time_ms(text[1:]) if text.startswith(b"@") else None
         if time_ms is None:
@@ -212,7 +212,7 @@ class OffsetFile(Node):
 
 
 class OffsetHandle(OpenFile):
-    """An open offset, to be written: each write is one."""
+    """An offset that is open for writing; each write sets it."""
 
     __slots__ = ("_file",)
 
@@ -232,7 +232,7 @@ class OffsetHandle(OpenFile):
 
 
 def _offsets(context: Context) -> Mapping[str, Mapping[str, Mapping[int, int]]]:
-    """Group -> topic -> queue -> next queue offset. SlowWork when a broker has written them again."""
+    """Group -> topic -> queue -> next queue offset. SlowWork while a file that a broker has changed is read."""
     return deferred(context.store.consumer_offsets)
 
 

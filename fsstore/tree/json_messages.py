@@ -1,12 +1,12 @@
-"""Messages written as JSON, as `append@format=json` takes them; long ones read in pieces.
+"""Messages as JSON, for `append@format=json`; long ones are parsed in pieces.
 
     {"keys": ["K"], "body": "…megabytes…"}
-    {"keys": ["K"], "body": "9f02…xxxx"}   + what stands for 9f02…xxxx: the string, unescaped, in parts of UTF-8
+    {"keys": ["K"], "body": "9f02…xxxx"}   + the string that 9f02…xxxx replaces: unescaped, in parts of UTF-8
 
-A thread that parses 24 MiB in one call keeps the interpreter from all others meanwhile, so no call into C takes more of
-it at once than a millisecond's worth. Long strings are cut out and unescaped piece by piece; what is left is short, and
-the parser's. It says of the whole what it would have said at once, but for one thing: what would still be long is
-refused (MOST_TOKENS, MOST_REST_CHARACTERS), and not parsed.
+A thread that parses 24 MiB in one call keeps the interpreter from all other threads, so no call into C takes more than
+about a millisecond. Long strings are cut out and unescaped piece by piece; the rest is short, and the parser gets it.
+Its result and errors are those for the whole text, with one exception: a rest that is still long is refused
+(MOST_TOKENS, MOST_REST_CHARACTERS), and not parsed.
 """
 
 from __future__ import annotations
@@ -32,40 +32,39 @@ _BASE64_AT_ONCE_BYTES = 1 << 18
 _FREED_AT_ONCE = 8_192
 
 PIECE_BYTES = 1 << 14
-"""What is decoded, searched and unescaped at a time."""
+"""Bytes that are decoded, searched and unescaped at a time."""
 
 MOST_KEPT_BYTES = 32_767
-"""A longer string can be none of a message's properties, and is cut out."""
+"""A longer string can't be a property, so it is cut out."""
 
 MOST_TOKENS = 1 << 17
-"""Characters outside of strings, a run of white space being one, and strings: twice what 32,767 bytes of keys of one
-letter need."""
+"""The limit of strings plus characters outside of strings; a run of white space counts as one. It is twice the number
+that 32,767 bytes of keys of one letter need."""
 
 MOST_REST_CHARACTERS = 1 << 20
-"""Of what is left for the parser: a body of MOST_KEPT_BYTES and as many of properties need less, if each byte is an
-escape."""
+"""The limit of the rest in characters: a body of MOST_KEPT_BYTES and as many bytes of properties need less, even if
+each byte is an escape."""
 
 _SHORT = 1 << 12
-"""A string of fewer characters as written, within one piece, stays as it is written."""
+"""A string with fewer characters as written, within one piece, is left as written."""
 _SPACES = re.compile(r"[ \t\n\r]+")
 _CONTENT = re.compile(r'(?:[^"\\]++|\\[^u]|\\u.{4})*+', re.DOTALL)
-"""Of a string, up to its quote or to the escape that the text breaks off in; whether escapes are right is not looked
-at."""
+"""Content of a string, up to its quote or to an incomplete escape at the end of the text. Escapes are not checked."""
 _HIGH_SURROGATE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 _SPECIAL = ("\0", "\1", "\2", " ")
-"""Characters for which a property is refused, whatever its length."""
+"""Characters for which a property of any length is refused."""
 
 
 def json_line_limit_bytes(body_limit_bytes: int) -> int:
-    """Longest line of JSON whose body can be within the limit: each byte may have been written as an escape."""
+    """The longest line of JSON whose body can be within the limit: each byte may be written as an escape."""
     return body_limit_bytes * _ESCAPE_BYTES + _PROPERTIES_BYTES
 
 
 def parse_json_lines(
     topic: str, lines: Sequence[bytes], options: AppendOptions, blame: Callable[[int], None] = lambda number: None
 ) -> list[Message]:
-    """A message of each line that is not empty. IllegalMessageError for the first that is no message; `blame` is
-    called with its number before."""
+    """A message for each line that is not empty. IllegalMessageError for the first invalid one; `blame` is called with
+    its number first."""
     messages = []
     for number, line in enumerate(lines, 1):
         if line != b"\n":
@@ -79,10 +78,10 @@ def parse_json_lines(
 
 
 def parse_json_message(topic: str, text: bytes | memoryview, options: AppendOptions) -> Message:
-    """The message that one JSON object says: body, and keys, tags, properties where `options` are not to hold. A body
-    that is no text is `body_base64` instead.
+    """The message of a JSON object: its body, and keys, tags and properties that override `options`. A body that is not
+    text is `body_base64` instead.
 
-    IllegalMessageError when it is malformed, has another field, or no body.
+    IllegalMessageError: it is malformed, has another field, or no body.
     """
     record, long = _json_object(text)
     unknown = record.keys() - _FIELDS
@@ -141,7 +140,7 @@ def _json_bytes(value: object, long: Mapping[str, LongString]) -> bytes:
 
 
 def _decoded_base64(text: bytes) -> bytes:
-    """As `b64decode` with `validate`, so much at a time that no other thread waits for long. ValueError."""
+    """As `b64decode` with `validate`, in pieces, so that no other thread waits long. ValueError."""
     parts = []
     for start in range(0, len(text), _BASE64_AT_ONCE_BYTES):
         part = text[start : start + _BASE64_AT_ONCE_BYTES]
@@ -171,7 +170,7 @@ def _json_properties(value: object) -> dict[str, str]:
 
 
 def free_slowly(rows: list[Any]) -> None:
-    """Empty a long list, some at a time: to free a hundred thousand objects at once keeps all threads for 6 ms."""
+    """Empty a long list in pieces: freeing a hundred thousand objects at once delays all threads by 6 ms."""
     while rows:
         del rows[-_FREED_AT_ONCE:]
 
@@ -181,19 +180,19 @@ class LongString:
     """A string that was cut out."""
 
     parts: list[bytes] = field(default_factory=list)
-    """Its UTF-8, or what would be that if surrogates had any."""
+    """Its text as UTF-8; surrogates are encoded too (surrogatepass)."""
     size: int = 0
     """Bytes of all parts."""
     special: set[str] = field(default_factory=set)
-    """Which of _SPECIAL it holds, and a surrogate if it holds one."""
+    """Characters of _SPECIAL that it contains, and _SURROGATE if it contains one."""
 
     @property
     def is_unicode(self) -> bool:
-        """Whether it holds no surrogate."""
+        """Whether it contains no surrogate."""
         return _SURROGATE not in self.special
 
     def add(self, written: str) -> None:
-        """Go on with a piece of it as it is written, which ends between two characters. ValueError: a bad escape."""
+        """Append a piece as written, which ends between two characters. ValueError: an escape is bad."""
         text, _ = scanstring(written + '"', 0, True)
         try:
             part = text.encode()
@@ -205,7 +204,7 @@ class LongString:
         self.special.update(character for character in _SPECIAL if character in text)
 
     def text(self) -> str:
-        """The whole of it."""
+        """The whole text."""
         return b"".join(self.parts).decode(errors="surrogatepass")
 
 
@@ -213,10 +212,10 @@ _SURROGATE = "\ud800"
 
 
 def parse_long(text: bytes | memoryview) -> tuple[Any, Mapping[str, LongString]]:
-    """What `json.loads` makes of `text`, but for strings over MOST_KEPT_BYTES: others stand for them, which nobody can
-    guess, as long as a property must not be, and with those of their characters that it must not have.
+    """As `json.loads`, except for strings over MOST_KEPT_BYTES. In place of each it has another string, unguessable,
+    too long for a property, and with those characters of the original that a property must not have.
 
-    ValueError, RecursionError: it is no JSON, or longer without its long strings than any message's.
+    ValueError, RecursionError: it is no JSON, or too long for a message even without its long strings.
     """
     rest = _Rest()
     for piece in _decoded(memoryview(text)):
@@ -240,7 +239,7 @@ def _decoded(data: memoryview) -> Iterator[str]:
 
 
 class _Rest:
-    """What is left for the parser of a text that comes in pieces."""
+    """The rest for the parser of a text that is taken in pieces."""
 
     def __init__(self) -> None:
         self.long: dict[str, LongString] = {}
@@ -248,11 +247,11 @@ class _Rest:
         self._parts: list[str] = []
         self._characters = 0
         self._tokens = 0
-        self._begun = ""  # what a string's piece breaks off in
-        self._string: LongString | None = None  # that the text is in
+        self._begun = ""  # the incomplete escape at the end of the last piece
+        self._string: LongString | None = None  # the string at the end of the last piece
 
     def take(self, piece: str) -> None:
-        """Go on with the next piece. ValueError."""
+        """Take the next piece. ValueError."""
         text, self._begun = self._begun + piece, ""
         position = 0
         while position < len(text) or self._string is not None:
@@ -264,7 +263,7 @@ class _Rest:
                     return
                 position = quote + 1
             content = _CONTENT.match(text, position)
-            assert content is not None  # an empty one is one
+            assert content is not None  # it matches the empty text too
             end = content.end()
             if end == len(text) or text[end] != '"':
                 self._break_off(text, position, end)
@@ -306,7 +305,7 @@ class _Rest:
             raise ValueError("more text beside the body than a message has")
 
     def parsed(self) -> Any:
-        """What it says. ValueError, RecursionError."""
+        """The parsed rest. ValueError, RecursionError."""
         if self._string is not None:
             raise ValueError("a string does not end")
         try:

@@ -1,7 +1,7 @@
-"""A rate-limited log of requests that fail: one reader can make the same thing go wrong a thousand times a second.
+"""A rate-limited log of failed requests: one reader can repeat a failure a thousand times a second.
 
-The same place and reason is logged once a minute, with how often it came meanwhile. No more than MOST_LINES of all
-kinds are logged in a minute. What is left out is counted.
+A failure with the same place and reason is logged once a minute, with the number of repetitions. At most MOST_LINES of
+all kinds are logged in a minute. Further ones are only counted.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 QUIET_S = 60.0
-"""How long nothing more is logged of the same place and reason."""
+"""Seconds in which a place and reason is not logged again."""
 MOST_LINES = 100
-"""Lines in that time, of all places and reasons."""
+"""Lines in that time, for all places and reasons."""
 _KNOWN = 1_000
 
 
@@ -27,7 +27,7 @@ class _Logged:
 
 
 class RateLimitedLog:
-    """Decides what is logged. Thread safety: any thread."""
+    """Decides which failures are logged. Thread safety: any thread."""
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
@@ -36,21 +36,22 @@ class RateLimitedLog:
         self._period_began_s = clock_s() - QUIET_S
         self._lines = 0
         self.made = 0
-        """RateLimitedLog so far, logged or not."""
+        """Failures so far, logged or not."""
         self.left_out = 0
-        """Those of them that were not logged."""
+        """Failures that were not logged."""
         self.by_errno: Counter[int] = Counter()
-        """All requests that were answered with an errno, also those that are never logged."""
+        """Requests answered with each errno, logged or not."""
 
     def count(self, number: int) -> None:
-        """A request is answered with that errno."""
+        """Count a request that is answered with errno `number`."""
         with self._lock:
             self.by_errno[number] += 1
 
     def log_once(
         self, log: logging.Logger, level: int, about: Hashable, text: str, error: BaseException | None = None
     ) -> None:
-        """Log `text`, with the traceback of `error`, unless the same was logged `about` this a moment ago."""
+        """Log `text`, with the traceback of `error`, unless a failure with the same `about` was logged within
+        QUIET_S."""
         with self._lock:
             repeated = self._counted(about)
         if repeated is not None:
@@ -58,7 +59,7 @@ class RateLimitedLog:
             log.log(level, "%s%s", text, more, exc_info=error)
 
     def _counted(self, about: Hashable) -> int | None:
-        """How many were left out since the last that was logged; None to leave this one out, too."""
+        """Failures left out since the last logged one of this kind; None: leave this one out too."""
         self.made += 1
         now_s = self._clock_s()
         if now_s - self._period_began_s >= QUIET_S:
@@ -81,4 +82,4 @@ class RateLimitedLog:
 
 
 LIMITED_LOG = RateLimitedLog()
-"""Of this process, which serves one mount."""
+"""The log of this process, which serves one mount."""

@@ -1,7 +1,7 @@
-"""Listings: resumable from any position, stable while messages come, and for messages without an object a message.
+"""Listings: resumable at any position, stable while messages are added, and without an object per message.
 
-A position says where a listing goes on, and keeps its meaning for the life of the handle. In a queue it is arithmetic
-on the queue offset; elsewhere it counts names of the snapshot that was taken when the listing began.
+A position is valid while the handle is open. In a queue it is computed from the queue offset; elsewhere it counts
+names of the snapshot that was taken when the listing began.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Array = np.ndarray[Any, Any]
 Batch: TypeAlias = MessageColumns | MessageNames | list[DirectoryEntry]
 
 NAME_BYTES = 96
-"""What a name takes in memory, about."""
+"""Memory for a name, about."""
 MOST_DESCRIBED = 256
-"""Names that one request looks up, some 10 µs each: a kernel may ask for a mebibyte of them."""
+"""Names that one request looks up at most, some 10 µs each: the kernel may ask for a mebibyte of them."""
 OFFSET_DIGITS = 20
 MOST_ROWS_AHEAD = 4096
 _NS_PER_MS = 1_000_000
@@ -44,19 +44,19 @@ class Listing:
     def read(self, position: int, limit: int, *, with_attributes: bool) -> Batch:
         """Up to `limit` entries after `position`; an empty list at the end. Position 0 starts again.
 
-        Where there may be millions of messages, they come as names alone unless `with_attributes`.
+        Where there may be millions of messages, they are returned as names alone unless `with_attributes`.
         """
         raise NotImplementedError
 
     def resume(self) -> None:
-        """It was opened by another server, which was killed: the next reading goes on where that one was."""
+        """Continue at the next read: the last server had opened it."""
 
     def release(self) -> None:
-        """Free what the handle holds."""
+        """Free the handle's resources."""
 
 
 class Described(Protocol):
-    """A directory that knows its names."""
+    """A directory that can list its names."""
 
     @property
     def lists_slowly(self) -> bool: ...
@@ -67,10 +67,10 @@ class Described(Protocol):
 
 
 class NamesListing(Listing):
-    """The names of a directory as they were when the listing began; what is gone meanwhile is left out."""
+    """The names of a directory when the listing began, without those that were removed since."""
 
     _kind = WorkKind.ANY
-    """What collecting them is, where it takes a thread."""
+    """The kind of slow work of collecting them."""
 
     def __init__(self, directory: Described, memory: MemoryBudget) -> None:
         self._directory = directory
@@ -80,8 +80,8 @@ class NamesListing(Listing):
         self._resumes = False
 
     def read(self, position: int, limit: int, *, with_attributes: bool = True) -> list[DirectoryEntry]:
-        """Up to `limit` entries after `position`. SlowWork when the names are to be collected in a thread; ENOBUFS when
-        they are too many for the memory that is left."""
+        """Up to `limit` entries after `position`. SlowWork while a thread collects the names; ENOBUFS: they are too
+        many for the memory that is left."""
         if (position == 0 or self._resumes) and not self._is_fresh:
             if self._lists_slowly:
                 raise SlowWork(self._collect, self._kind)
@@ -100,11 +100,11 @@ class NamesListing(Listing):
         return self._directory.lists_slowly
 
     def _collect(self) -> None:
-        """Find out the names, or some more of them."""
+        """Collect the names, or some more of them."""
         self._show(self._directory.names())
 
     def _show(self, names: Sequence[bytes]) -> None:
-        """These are all."""
+        """List these names: they are all."""
         self._memory.resize(self._bytes_of(names))
         self._names, self._is_fresh = names, True
 
@@ -113,7 +113,8 @@ class NamesListing(Listing):
 
 
 class QueueListing(Listing):
-    """A queue: `append`, then its messages. Position 1 is after `append`, n + 2 after the message at offset n."""
+    """A queue: `append`, then its messages. Position 1 is after `append`, position n + 2 after the message at offset
+    n."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class QueueListing(Listing):
         self._measured: dict[int, int] = {}
 
     def read(self, position: int, limit: int, *, with_attributes: bool = True) -> Batch:
-        """Up to `limit` entries after `position`; messages as MessageNames unless `with_attributes`."""
+        """Up to `limit` entries after `position`; messages are MessageNames unless `with_attributes`."""
         bounds = self._queue.bounds()
         if self._end < 0:
             self._end = bounds.max_offset
@@ -156,7 +157,7 @@ class QueueListing(Listing):
         self._end = -1
 
     def _read_ahead(self, start: int, limit: int, with_attributes: bool) -> MessageColumns | MessageNames:
-        """Messages from `start` on, more each time: someone who reads on wants them all, `ls | head` does not."""
+        """Messages from `start` on, more each time: a reader that continues wants them all, `ls | head` does not."""
         self._rows_ahead = min(max(limit, 2 * self._rows_ahead), MOST_ROWS_AHEAD)
         count = min(self._rows_ahead, self._end - start)
         if with_attributes:
@@ -165,15 +166,15 @@ class QueueListing(Listing):
 
     def _names_alone(self, start: int, count: int) -> MessageNames:
         entries = self._queue.entries(start, count)
-        places = entries["physical_offset"]
-        if len(entries) < count or (places[1:] == places[:-1]).any():
-            # retention came in between: a header is found for each offset, even then; or messages of a batch are here
+        offsets_in_log = entries["physical_offset"]
+        if len(entries) < count or (offsets_in_log[1:] == offsets_in_log[:-1]).any():
+            # retention has removed entries, or messages of a batch share one: each offset has a header in both cases
             entries = self._queue.headers(start, count)
         offsets = np.arange(start, start + len(entries), dtype=np.int64)
         return MessageNames(offset_names(offsets), self._inodes_of(entries), offsets + 2, self._template)
 
     def _columns(self, start: int, headers: Array) -> MessageColumns:
-        """The messages of `headers`, as far as the sizes of their bodies are known. SlowWork when the first isn't."""
+        """The messages of `headers` up to the first whose body size is unknown. SlowWork if that is the first one."""
         sizes, readable = headers["body_size"].astype(np.int64), headers["ok"].copy()
         compressed = np.flatnonzero((sizes < 0) & readable)
         known = self._fill_in(compressed, headers["physical_offset"], sizes, readable)
@@ -193,11 +194,11 @@ class QueueListing(Listing):
     def _inodes_of(self, rows: Array) -> Array:
         return rows["physical_offset"].astype(np.int64) + self._inodes.begin | MESSAGE
 
-    def _fill_in(self, compressed: Array, places: Array, sizes: Array, readable: Array) -> int:
-        """Fill in the sizes of compressed bodies, which only decompressing tells; how many rows are then known."""
-        wanted = places[compressed].tolist()
+    def _fill_in(self, compressed: Array, physical_offsets: Array, sizes: Array, readable: Array) -> int:
+        """Fill in the sizes of compressed bodies, which need decompressing; returns the number of complete rows."""
+        wanted = physical_offsets[compressed].tolist()
         for row in compressed.tolist():
-            size = self._measured.get(int(places[row]))
+            size = self._measured.get(int(physical_offsets[row]))
             if size is None:
                 if row:
                     return int(row)
@@ -205,21 +206,21 @@ class QueueListing(Listing):
             sizes[row], readable[row] = size, size >= 0
         return len(sizes)
 
-    def _measure(self, places: Sequence[int]) -> None:
-        """Find out the sizes of compressed bodies: of the first, and of as many as SLICE_S are enough for."""
+    def _measure(self, physical_offsets: Sequence[int]) -> None:
+        """Measure compressed bodies: the first one, and more of them for SLICE_S."""
         measured: dict[int, int] = {}
         until_s = time.monotonic() + SLICE_S
-        for place in places:
-            measured[place] = self._size_of_body(place)
+        for physical_offset in physical_offsets:
+            measured[physical_offset] = self._size_of_body(physical_offset)
             if time.monotonic() >= until_s:
                 break
         self._measured = measured
 
-    def _size_of_body(self, place: int) -> int:
-        """-1 for one that can't be read."""
+    def _size_of_body(self, physical_offset: int) -> int:
+        """Bytes of a body; -1 if it can't be read."""
         store = self._store
         try:
-            message = store.at(place)
+            message = store.at(physical_offset)
             known = store.known_body_size(message)
             return len(store.body_of(message)) if known is None else known
         except StoreError:
@@ -229,7 +230,8 @@ class QueueListing(Listing):
 def describe_some(
     directory: Described, names: Sequence[bytes], position: int, limit: int
 ) -> tuple[list[DirectoryEntry], int]:
-    """Up to `limit` entries after `position`, and MOST_DESCRIBED, none only at the end; how many names they took."""
+    """Up to `limit` entries after `position`, at most MOST_DESCRIBED and none only at the end; and the number of names
+    that they took."""
     limit = min(limit, MOST_DESCRIBED)
     entries: list[DirectoryEntry] = []
     begin = position
@@ -245,7 +247,7 @@ def _described(directory: Described, names: Sequence[bytes], position: int) -> l
     for next_position, name in enumerate(names, position + 1):
         try:
             entries.append(DirectoryEntry(name, directory.describe(name), next_position))
-        except (FilesystemError, StoreError):  # gone, or not to be had: a listing shows what there is
+        except (FilesystemError, StoreError):  # removed, or unreadable: a listing shows the others
             continue
     return entries
 

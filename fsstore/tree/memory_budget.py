@@ -1,12 +1,11 @@
-"""One budget for what clients make a daemon hold in memory, whoever asks and however many they are.
+"""One budget for the memory that all clients together make a daemon hold.
 
-    held    what can't be had again: beginnings of messages, names of a listing that was begun, texts of reports. Over
-            its share of the budget nothing more is held, nor over a user's share of that (accounts): ENOBUFS, and
-            nothing is lost that was held before.
-    kept    what can: decompressed bodies, buffers of streams, columns of `@parquet`. The least recently used goes, of
-            whatever kind, as soon as held and kept are more than the budget.
+    held    can't be read again: incomplete messages, names of an open listing, texts of reports. Beyond its share of
+            the budget, or a user's share of that (accounts), no more is held: ENOBUFS, and held bytes stay.
+    kept    can be read again: decompressed bodies, buffers of streams, columns of `@parquet`. The least recently used
+            is evicted, of any kind, as soon as held and kept exceed the budget.
 
-What has a bound of its own (rendered files of `@parquet`, small bodies, tables of a fixed size) is not counted here.
+Memory with a limit of its own (rendered files of `@parquet`, small bodies, tables of a fixed size) is not counted here.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from fsstore.accounts import ROOT, Accounts, Resource
 from fsstore.interface import FilesystemError
 
 BUDGET_BYTES = 512 << 20
-"""What a daemon takes at most beside its own 35 MiB and what has a bound of its own."""
+"""The largest memory of a daemon in addition to its own 35 MiB and to memory with limits of its own."""
 
 SMALL_BYTES = 64 << 10
-"""Who holds no more than this is refused last, and so is who publishes: others' long lines are not to stop a publisher
+"""A holding of at most this size is refused last, as publishing is: other users' long lines must not stop a publisher
 of short ones."""
 
 _EIGHTHS_HELD = 4
@@ -32,33 +31,33 @@ _EIGHTHS_HELD_LATE = 6
 
 
 class Purpose(StrEnum):
-    """What memory is used for."""
+    """Uses of memory."""
 
     MESSAGES_BEGUN = "messages_begun"
-    """Lines without their newline, and `frame=file` messages, of publishers: held."""
+    """Held: publishers' lines without a newline yet, and unpublished `frame=file` messages."""
     PUBLISHING = "publishing"
-    """Write requests whose lines wait for the thread that publishes them: held."""
+    """Held: write requests that wait for the thread that publishes their lines."""
     REQUESTS = "requests"
-    """Requests that were read and wait for their turn, up to a bound of their own: held, and never refused."""
+    """Held, but never refused: requests that were read and wait for their turn, which have a limit of their own."""
     LISTINGS = "listings"
-    """Names of directories that are open: held."""
+    """Held: names of open directories."""
     REPORTS = "reports"
-    """Texts of open files of `@store`: held."""
+    """Held: texts of open files of `@store`."""
     HANDOVER = "handover"
-    """What the next server needs of open files, in the shared memory: held."""
+    """Held: state of open files for the next server, in the shared memory."""
     BODIES = "decompressed_bodies"
-    """Shared by all who read the message: kept."""
+    """Kept: bodies that all readers of a message share."""
     STREAMS = "stream_buffers"
-    """Of handles that read a `.log`: kept."""
+    """Kept: buffers of handles that read a `.log`."""
     PARQUET = "parquet_buffers"
-    """Of handles that read a file of `@parquet`: kept."""
+    """Kept: buffers of handles that read a file of `@parquet`."""
 
 
 class MemoryBudget:
     """The ledger of one mount. Thread safety: any thread."""
 
     def __init__(self, limit_bytes: int = BUDGET_BYTES, accounts: Accounts | None = None) -> None:
-        """`accounts` bound what one user has it hold; None: nothing does."""
+        """`accounts` limits each user's part; None: there is no such limit."""
         self.limit_bytes = limit_bytes
         self.accounts = accounts or Accounts(ROOT)
         self._lock = threading.Lock()
@@ -67,9 +66,9 @@ class MemoryBudget:
         self._total = 0
         self._kept: OrderedDict[Hashable, tuple[Purpose, int, Callable[[], None]]] = OrderedDict()
         self.refused = 0
-        """How often somebody was answered ENOBUFS."""
+        """Number of ENOBUFS answers."""
         self.evicted = 0
-        """How often something that was kept had to go."""
+        """Number of evictions."""
 
     @property
     def used(self) -> dict[str, int]:
@@ -78,8 +77,8 @@ class MemoryBudget:
             return {purpose.value: size for purpose, size in self._used.items()}
 
     def hold(self, purpose: Purpose, before: int, after: int, *, is_there: bool = False) -> None:
-        """Hold `after` bytes instead of `before`. ENOBUFS, and nothing has changed: they are more, and too many, unless
-        another server has left them."""
+        """Hold `after` bytes instead of `before`. ENOBUFS: the budget has no room for more, and nothing has changed.
+        `is_there`: the last server held the bytes already, so they are not refused."""
         with self._lock:
             more = after - before
             comes_late = after <= SMALL_BYTES or purpose is Purpose.PUBLISHING
@@ -87,17 +86,17 @@ class MemoryBudget:
             is_bounded = is_there or purpose is Purpose.REQUESTS
             if more > 0 and not is_bounded and self._held + more > self.limit_bytes // 8 * eighths:
                 self.refused += 1
-                what = purpose.value.replace("_", " ")
-                raise FilesystemError(errno.ENOBUFS, f"the daemon has no memory left for {what}: try again later")
+                name = purpose.value.replace("_", " ")
+                raise FilesystemError(errno.ENOBUFS, f"the daemon has no memory left for {name}: try again later")
             self._held += more
             self._count(purpose, more)
-            gone = self._make_room()
-        for evict in gone:
+            evicted = self._make_room()
+        for evict in evicted:
             evict()
 
     def keep(self, key: Hashable, purpose: Purpose, size: int, evict: Callable[[], None]) -> None:
-        """Keep `size` bytes as `key`, used this moment; 0 is nothing. `evict` is called, on any thread, when they have
-        to go, and drops them."""
+        """Keep `size` bytes as `key`, used at this moment; 0: no longer. `evict` is called on any thread, and drops
+        them."""
         with self._lock:
             known = self._kept.pop(key, None)
             if known is not None:
@@ -108,19 +107,20 @@ class MemoryBudget:
             if size:
                 self._kept[key] = purpose, size, evict
                 self._count(purpose, size)
-            gone = self._make_room()
-        for evict in gone:
+            evicted = self._make_room()
+        for evict in evicted:
             evict()
 
     def _make_room(self) -> list[Callable[[], None]]:
-        """What has to go: never the newest, which somebody is about to use."""
-        gone = []
+        """Evict until the budget is kept; never the newest, which is about to be used. Returns the functions to
+        call."""
+        evicted = []
         while self._total > self.limit_bytes and len(self._kept) > 1:
             _, (purpose, size, evict) = self._kept.popitem(last=False)
             self._count(purpose, -size)
             self.evicted += 1
-            gone.append(evict)
-        return gone
+            evicted.append(evict)
+        return evicted
 
     def _count(self, purpose: Purpose, more: int) -> None:
         self._used[purpose] += more
@@ -128,8 +128,8 @@ class MemoryBudget:
 
 
 class HandoverShares:
-    """What users may take of the memory that outlives the daemon: their shares, and of the budget. See
-    `fsstore.handover.Shares`. Thread safety: any thread."""
+    """Users' shares of the memory that outlives the daemon, which also counts in the budget
+    (`fsstore.handover.Shares`). Thread safety: any thread."""
 
     def __init__(self, accounts: Accounts, budget: MemoryBudget) -> None:
         self._accounts = accounts
@@ -153,7 +153,7 @@ class HandoverShares:
 
 
 class UnansweredShares:
-    """How many requests of a user may wait for their answers: as `HandoverShares`."""
+    """Users' shares of unanswered requests, as `HandoverShares`."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts
@@ -169,7 +169,7 @@ class UnansweredShares:
 
 
 class Holding:
-    """What one handle holds, in the account of who opens it. Thread safety: none."""
+    """Memory that one handle holds, in the account of the user who opened it. Thread safety: none."""
 
     __slots__ = ("_budget", "_purpose", "_user", "size")
 
@@ -180,7 +180,7 @@ class Holding:
         self.size = 0
 
     def resize(self, size: int) -> None:
-        """Hold that many bytes from now on. ENOBUFS: it is more than the user's share, or see `MemoryBudget.hold`."""
+        """Hold `size` bytes from now on. ENOBUFS: it exceeds the user's share, or see `MemoryBudget.hold`."""
         before, accounts = self.size, self._budget.accounts
         if size > before:
             accounts.take(self._user, Resource.HELD_BYTES, size - before)
@@ -195,7 +195,7 @@ class Holding:
         self.size = size
 
     def inherit(self, size: int) -> None:
-        """Hold that many bytes, which another server held: they are never refused."""
+        """Hold bytes that the last server held; never refused."""
         self._budget.hold(self._purpose, self.size, size, is_there=True)
         self._budget.accounts.inherit(self._user, Resource.HELD_BYTES, size - self.size)
         self.size = size

@@ -1,6 +1,6 @@
-"""Message files: found by physical offset, with no table, and the links that lead to them.
+"""Message files and the links to them, found by physical offset without a table.
 
-Thread safety: none; the filesystem's thread alone.
+Thread safety: the filesystem's thread only.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from fsstore.tree.names import offset_name
 from fsstore.tree.nodes import OpenFile
 
 KEPT_BYTES = 16 << 20
-"""Memory for bodies that were opened lately."""
+"""Memory for recently opened bodies."""
 
 OBJECT_BYTES = 260
-"""What a kept body takes besides its bytes, about."""
+"""Memory of a kept body in addition to its bytes, about."""
 
 
 BodyKey: TypeAlias = tuple[int, int]
-"""Physical offset and CRC: another record may come in the place of one that its writer took back."""
+"""Physical offset and CRC: a writer may take a record back and put another one there."""
 
 
 class SmallBody(OpenFile):
-    """An open message, copied: needs nothing of the store, and any number of handles may share it."""
+    """An open message, copied: it needs nothing of the store, and several handles may share it."""
 
     __slots__ = ("body", "inode", "store_time_ms")
 
@@ -49,7 +49,7 @@ class SmallBody(OpenFile):
 
 
 class HeldBody(OpenFile):
-    """An open message in the mapped page, which retention leaves alone while it is held."""
+    """An open message in the mapped page, which retention does not delete while it is held."""
 
     __slots__ = ("_body", "_hold", "_is_lost", "inode", "size", "store_time_ms")
 
@@ -67,7 +67,7 @@ class HeldBody(OpenFile):
         return self._body[position : position + size]
 
     def log_rewritten(self) -> None:
-        """Its bytes may be another message's by now: whoever reads on gets ESTALE."""
+        """Answer further reads with ESTALE: another log's bytes may be mapped there now."""
         self._is_lost = True
 
     def release(self) -> None:
@@ -76,7 +76,7 @@ class HeldBody(OpenFile):
 
 
 class DecompressedBodies:
-    """Bodies that were decompressed lately: one copy for all who read the message. Thread safety: any thread."""
+    """Recently decompressed bodies, one copy for all readers of a message. Thread safety: any thread."""
 
     def __init__(self, store: MessageStore, memory: MemoryBudget) -> None:
         self._store = store
@@ -85,7 +85,7 @@ class DecompressedBodies:
         self._pieces: DoneInThread[bytes] = DoneInThread(WorkKind.DECOMPRESSING)
 
     def size_of(self, message: StoredMessage) -> int:
-        """Bytes of a message's body. SlowWork where only decompressing tells."""
+        """Bytes of a message's body. SlowWork if it must be decompressed for that."""
         if not message.is_compressed:
             return message.body_size
         size = self._store.known_body_size(message)
@@ -94,8 +94,8 @@ class DecompressedBodies:
         return size
 
     def read(self, message: StoredMessage, position: int, size: int) -> bytes | memoryview:
-        """A piece of a compressed body. SlowWork where it is decompressed for that; who asked gets it then, however
-        little memory there is to keep the body."""
+        """A piece of a compressed body. SlowWork while it is decompressed; the repeated request gets its piece even if
+        there is no memory to keep the body."""
         key = _key_of(message)
         body = self._bodies.get(key)
         if body is not None:
@@ -104,7 +104,7 @@ class DecompressedBodies:
         return self._pieces.do((key, position, size), lambda: bytes(self._body(message)[position : position + size]))
 
     def clear(self) -> None:
-        """Forget them all."""
+        """Drop all bodies."""
         for key in list(self._bodies):
             self._memory.keep(key, Purpose.BODIES, 0, lambda: None)
             self._bodies.pop(key, None)
@@ -129,7 +129,7 @@ def _key_of(message: StoredMessage) -> BodyKey:
 
 
 class CompressedBody(OpenFile):
-    """An open message whose body is compressed in the mapped page. It keeps no copy of its own."""
+    """An open message whose body is compressed in the mapped page. It has no copy of its own."""
 
     __slots__ = ("_bodies", "_hold", "_message", "inode", "size", "store_time_ms")
 
@@ -151,17 +151,17 @@ class CompressedBody(OpenFile):
 
 
 class SmallBodies:
-    """Bodies that were opened lately, by inode: to open one again, nothing is read and checked a second time."""
+    """Recently opened bodies by inode, so that opening one again reads and checks nothing."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._bytes = 0
-        self._bodies: OrderedDict[int, SmallBody] = OrderedDict()  # whose first one is found at once
+        self._bodies: OrderedDict[int, SmallBody] = OrderedDict()  # which finds its first item at once
         self.get = self._bodies.get
-        """The body of an inode, None when it isn't here."""
+        """The body of an inode; None: it is not kept."""
 
     def add(self, body: SmallBody) -> None:
-        """Keep a body; the oldest ones make room."""
+        """Keep a body; the oldest ones are evicted."""
         self._bodies[body.inode] = body
         self._bytes += len(body.body) + OBJECT_BYTES
         while self._bytes > self._limit_bytes:
@@ -169,13 +169,13 @@ class SmallBodies:
             self._bytes -= len(oldest.body) + OBJECT_BYTES
 
     def clear(self) -> None:
-        """Forget them all."""
+        """Drop all bodies."""
         self._bodies.clear()
         self._bytes = 0
 
 
 class MessageFiles:
-    """The message files of a store. Remembers the last one looked up: an open that follows doesn't read it again."""
+    """The message files of a store. The last message that was looked up is kept for the open that follows."""
 
     def __init__(
         self, store: MessageStore, attribute_factory: AttributeFactory, inodes: ComputedInodes, memory: MemoryBudget
@@ -183,16 +183,16 @@ class MessageFiles:
         self._store = store
         self._inodes = inodes
         self._decompressed = DecompressedBodies(store, memory)
-        self._appearance = attribute_factory
+        self._attribute_factory = attribute_factory
         self._last: StoredMessage | None = None
         self._last_offset = -1
         self._small = SmallBodies(KEPT_BYTES)
 
     def found(self, message: StoredMessage) -> Attributes:
-        """Attributes of a message just looked up. SlowWork: its size is not known."""
+        """Attributes of a message just looked up. SlowWork while its size is measured."""
         self._last = message
         self._last_offset = place = message.place
-        return self._appearance.message(
+        return self._attribute_factory.message(
             place + self._inodes.begin | MESSAGE,
             self._decompressed.size_of(message),
             message.store_time_ms,
@@ -208,7 +208,7 @@ class MessageFiles:
         return self._link(message, MATCH_LINK, b"../" + _from_keys(message))
 
     def message(self, inode: int) -> StoredMessage:
-        """The message that a computed inode stands for. ESTALE when it has gone: the kernel looks its path up again."""
+        """The message of a computed inode. ESTALE: it has expired, and the kernel looks up its path again."""
         offset = self._inodes.physical_offset(inode)
         if offset == self._last_offset and self._last is not None:
             return self._last
@@ -218,24 +218,24 @@ class MessageFiles:
             raise FilesystemError(errno.ESTALE) from None
 
     def attributes(self, inode: int) -> Attributes:
-        """Attributes of any computed inode."""
+        """Attributes of a computed inode."""
         message = self.message(inode)
         if inode >= MESSAGE:
             size = self._decompressed.size_of(message)
-            return self._appearance.message(inode, size, message.store_time_ms, IMMUTABLE_S)
-        return self._appearance.link(inode, self.target(inode), message.store_time_ms)
+            return self._attribute_factory.message(inode, size, message.store_time_ms, IMMUTABLE_S)
+        return self._attribute_factory.link(inode, self.target(inode), message.store_time_ms)
 
     def attributes_of_open(self, file: SmallBody | HeldBody | CompressedBody) -> Attributes:
-        """Attributes of an open message, which may have expired: fstat goes on as reading does."""
-        return self._appearance.message(file.inode, file.size, file.store_time_ms, BRIEF_S)
+        """Attributes of an open message, which may have expired: fstat succeeds as reading does."""
+        return self._attribute_factory.message(file.inode, file.size, file.store_time_ms, BRIEF_S)
 
     def target(self, inode: int) -> bytes:
-        """Where a link points."""
+        """The target of a link."""
         target = _from_keys(self.message(inode))
         return target if inode >= KEY_LINK else b"../" + target
 
     def open(self, inode: int) -> SmallBody | HeldBody | CompressedBody:
-        """Open a message. SlowWork where it has to be decompressed for that."""
+        """Open a message. SlowWork while it is decompressed."""
         known = self._small.get(inode)
         if known is not None:
             return known
@@ -256,7 +256,8 @@ class MessageFiles:
         return HeldBody(message.body, hold, inode, message.store_time_ms)
 
     def forget(self) -> None:
-        """Forget what is remembered: a file of the log is to go, and what was in it is not to be found any more."""
+        """Drop all kept messages: a file of the log is about to be deleted, and its messages must not be found any
+        more."""
         self._last = None
         self._last_offset = -1
         self._small.clear()
@@ -266,7 +267,7 @@ class MessageFiles:
         self._last = message
         self._last_offset = message.place
         inode = message.place + self._inodes.begin | kind
-        return self._appearance.link(inode, target, message.store_time_ms)
+        return self._attribute_factory.link(inode, target, message.store_time_ms)
 
 
 def _from_keys(message: StoredMessage) -> bytes:

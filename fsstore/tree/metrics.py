@@ -1,6 +1,6 @@
-"""Metrics: figures of a mount in Prometheus' text format, and those among them that the request loop counts.
+"""Metrics: figures of a mount in Prometheus' text format, and the counters of the request loop.
 
-Each request is counted. One in SAMPLE_OF of each operation is timed, since looking at the clock twice would show in
+Each request is counted. One in SAMPLE_OF of each operation is timed, because reading the clock twice is measurable in
 requests of ten microseconds.
 """
 
@@ -24,23 +24,23 @@ from fsstore.tree.nodes import Survival
 from fsstore.tree.status import bounds_by_topic, group_lags
 
 VERSION = version(DISTRIBUTION)
-"""Of the program that runs, also after another one was installed."""
+"""The version of the running program, also after another one was installed."""
 _COUNTERS = {
     "put_messages": "Messages stored since this daemon opened the store",
     "put_bytes": "Bytes of records stored since then",
-    "read_messages": "Messages read since then, whatever the kernel had cached not counted",
+    "read_messages": "Messages read since then, without reads that the kernel's cache answered",
     "read_bytes": "Bytes of bodies read since then",
     "queries": "Look-ups of keys since then",
-    "flushes": "Times since then that the log was brought to disk",
+    "flushes": "Flushes of the log to disk since then",
     "expired_files": "Files of the log that retention deleted since then",
-    "expired_messages": "Messages in these files that queues led to",
+    "expired_messages": "Messages in these files",
     "expired_bytes": "Bytes of these files",
 }
 _GAUGES = {
     "messages": "Messages that can be read",
     "topics": "Topics",
     "queues": "Queues of all topics",
-    "min_physical_offset": "Physical offset at which the log begins: what was before has expired",
+    "min_physical_offset": "Physical offset at which the log begins: records before it have expired",
     "physical_end": "Physical offset at which the next record is stored",
     "durable_end": "Physical offset up to which the log is on disk",
     "commit_log_files": "Files of the log",
@@ -51,50 +51,50 @@ _GAUGES = {
     "index_slots": "Hash slots of an index file",
     "index_entries": "Keys that an index file holds at most",
     "size_bytes": "Size of all these files; the next file of the log is made ahead",
-    "disk_free_bytes": "Free space of the store's disk, of several the one with most",
+    "disk_free_bytes": "Free space of the store's disk; of several disks, the largest",
     "disk_total_bytes": "Size of that disk",
-    "sync_flush": "1 where a write is answered when it is on disk",
-    "opened_at_ms": "When this daemon opened the store, in milliseconds since 1970",
+    "sync_flush": "1 if a write is answered when it is on disk",
+    "opened_at_ms": "Time when this daemon opened the store, in milliseconds since 1970",
     "damaged_places": "Places of the log that readers could not read since then",
     "refused_pages": "Pages of the log, queues and index that the disk refused to read, since this daemon began",
-    "ignored_errors": "Errors of the disk since then that cost time or memory alone: marks or sizes not written",
+    "ignored_errors": "Errors of the disk since then that cost only time or memory: marks or sizes not written",
 }
-"""What the figures of `StoreStats` say."""
+"""Help texts of the figures of `StoreStats`."""
 
 SAMPLE_OF = 64
-"""The first request of an operation is timed, and then each of that number: a power of two."""
+"""The distance between timed requests of an operation, the first one included; a power of two."""
 
 BUCKETS_S = (0.00001, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-"""Upper bounds."""
+"""Upper bounds of the buckets."""
 
 
 class Histogram:
-    """How many took how long. Thread safety: none."""
+    """Numbers of requests by duration. Thread safety: none."""
 
     __slots__ = ("counts", "seconds")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKETS_S) + 1)
-        """Of each bucket alone; the last one has no bound."""
+        """For each bucket alone; the last one has no bound."""
         self.seconds = 0.0
-        """All together."""
+        """The sum of all durations."""
 
     def took(self, seconds: float) -> None:
-        """One more."""
+        """Add a duration."""
         self.counts[bisect_left(BUCKETS_S, seconds)] += 1
         self.seconds += seconds
 
 
 class RequestFigures:
-    """Of one mount, since this daemon serves it. Thread safety: one thread; others may look at copies."""
+    """Counters of one mount since this daemon serves it. Thread safety: one thread; others may read copies."""
 
     def __init__(self) -> None:
         self.name_of: Callable[[int], str] = str
-        """The operation that an opcode means; the adapter knows."""
+        """The name of an opcode, which the adapter sets."""
         self.counts: defaultdict[int, int] = defaultdict(int)
         """Requests by opcode."""
         self.times: defaultdict[int, Histogram] = defaultdict(Histogram)
-        """By opcode, of those that were timed."""
+        """Durations of timed requests by opcode."""
 
 
 def metrics_of(
@@ -104,7 +104,7 @@ def metrics_of(
     survival: Survival,
     more: Iterable[str] = (),
 ) -> bytes:
-    """Figures in Prometheus' text format; `more` are lines of it."""
+    """Figures in Prometheus' text format; `more` are further lines."""
     bounds = [
         (topic, queue, bounds) for topic, queues in bounds_by_topic(store).items() for queue, bounds in queues.items()
     ]
@@ -112,16 +112,16 @@ def metrics_of(
         *_store_metrics(store.stats()),
         *_retention_metrics(store.retention),
         *_check_metrics(store.last_check()),
-        *_figure("memory_budget_bytes", "gauge", "What clients may make the daemon hold", memory.limit_bytes),
-        *_header("fsstore_memory_bytes", "gauge", "What clients make the daemon hold"),
+        *_figure("memory_budget_bytes", "gauge", "Memory that clients may make the daemon hold", memory.limit_bytes),
+        *_header("fsstore_memory_bytes", "gauge", "Memory that clients make the daemon hold"),
         *(f"fsstore_memory_bytes{{{_labels(purpose=purpose)}}} {size}" for purpose, size in memory.used.items()),
         *_figure("memory_refused_total", "counter", "Requests that were answered ENOBUFS", memory.refused),
-        *_figure("memory_evicted_total", "counter", "What was kept to be read again, and had to go", memory.evicted),
-        *_figure("restarts_total", "counter", "Times that a killed daemon was replaced", survival.restarts),
+        *_figure("memory_evicted_total", "counter", "Evictions of data kept for further reads", memory.evicted),
+        *_figure("restarts_total", "counter", "Killed daemons that were replaced", survival.restarts),
         *_figure(
-            "planned_restarts_total", "counter", "Times that mountctl restart replaced it", survival.planned_restarts
+            "planned_restarts_total", "counter", "Daemons that mountctl restart replaced", survival.planned_restarts
         ),
-        *_figure("complaints_total", "counter", "Requests that failed, and not by their sender", complaints.made),
+        *_figure("complaints_total", "counter", "Requests that failed through no fault of the client", complaints.made),
         *_figure(
             "settings_problems",
             "gauge",
@@ -129,11 +129,11 @@ def metrics_of(
             len(store.settings_problems()),
         ),
     ]
-    for name, what in (
+    for name, text in (
         ("min_offset", "Queue offset of the oldest message"),
         ("max_offset", "Queue offset of the next message"),
     ):
-        lines += _header(f"fsstore_queue_{name}", "gauge", what)
+        lines += _header(f"fsstore_queue_{name}", "gauge", text)
         lines += [
             f"fsstore_queue_{name}{{{_labels(topic=topic, queue=queue)}}} {values[name]}"
             for topic, queue, values in bounds
@@ -142,81 +142,81 @@ def metrics_of(
 
 
 def _retention_metrics(retention: Retention | None) -> Iterator[str]:
-    yield from _header("fsstore_retention_info", "gauge", "1 where retention deletes; the labels say by which options")
+    yield from _header("fsstore_retention_info", "gauge", "1 if retention deletes; the labels are its options")
     options = {} if retention is None else options_of(retention)
     yield f"fsstore_retention_info{{{_labels(**options)}}} {int(retention is not None)}"
 
 
 def _check_metrics(check: CheckNote | None) -> Iterator[str]:
     if check is not None:
-        what = "When the last check of the mounted store ended, in seconds since 1970; 0 until then"
-        yield from _header("fsstore_check_end_time_seconds", "gauge", what)
+        text = "Time when the last check of the mounted store ended, in seconds since 1970; 0 until then"
+        yield from _header("fsstore_check_end_time_seconds", "gauge", text)
         yield f"fsstore_check_end_time_seconds {check.ended_ms / 1000:.3f}"
         yield from _figure(
-            "check_done_bytes", "gauge", "Bytes of the log that the last check has read", check.done_bytes
+            "check_done_bytes", "gauge", "Bytes of the log that the last check has read so far", check.done_bytes
         )
-        yield from _figure("check_total_bytes", "gauge", "Bytes of the log that it is to read", check.total_bytes)
-        yield from _figure("check_findings", "gauge", "What the last check found, once it has ended", check.findings)
+        yield from _figure("check_total_bytes", "gauge", "Bytes of the log that it reads in total", check.total_bytes)
+        yield from _figure("check_findings", "gauge", "Findings of the last check, once it has ended", check.findings)
 
 
 def refusal_metrics(counts: Mapping[str, int]) -> Iterator[str]:
-    """Of publications."""
+    """Metrics of refused publications."""
     yield from _header("fsstore_refused_total", "counter", "Publications that were refused, by reason")
     for reason, count in counts.items():
         yield f"fsstore_refused_total{{{_labels(reason=reason)}}} {count}"
 
 
 _OF_ACCOUNTS = {
-    "limit": ("gauge", "How much there is for all users together"),
-    "used": ("gauge", "How much of it is held"),
-    "users": ("gauge", "How many users hold some"),
-    "largest": ("gauge", "What the user holds who holds most"),
-    "refused": ("counter", "Requests that asked for more than their user's share"),
+    "limit": ("gauge", "Amount for all users together"),
+    "used": ("gauge", "Amount that users hold"),
+    "users": ("gauge", "Number of users that hold some"),
+    "largest": ("gauge", "Largest amount that one user holds"),
+    "refused": ("counter", "Requests beyond their user's share"),
 }
-"""What the figures of `ResourceFigures` say."""
+"""Help texts of the figures of `ResourceFigures`."""
 
 
 def account_metrics(figures: Mapping[Resource, ResourceFigures]) -> Iterator[str]:
-    """Of what users share."""
-    for field, (kind, what) in _OF_ACCOUNTS.items():
+    """Metrics of the resources that users share."""
+    for field, (kind, text) in _OF_ACCOUNTS.items():
         name = f"fsstore_account_{field}" + "_total" * (kind == "counter")
-        yield from _header(name, kind, what)
-        for of, its in figures.items():
-            yield f"{name}{{{_labels(resource=of.value)}}} {getattr(its, field)}"
+        yield from _header(name, kind, text)
+        for resource, row in figures.items():
+            yield f"{name}{{{_labels(resource=resource.value)}}} {getattr(row, field)}"
 
 
 _OF_HANDOVER = {
     "bytes": "Memory that the next daemon would take over",
-    "limit_bytes": "How much that can be",
-    "live_bytes": "Bytes of it that count",
-    "names": "Numbers of files that the kernel knows, and the next daemon is to know",
-    "handles": "Files and directories that are open",
-    "handles_lost": "Open files that would answer EIO should this daemon be killed",
-    "requests": "Requests that publish or change something, and are not answered yet",
+    "limit_bytes": "Largest size of this memory",
+    "live_bytes": "Bytes of live records in it",
+    "names": "Inode numbers that the kernel knows, and the next daemon will know",
+    "handles": "Open files and directories",
+    "handles_lost": "Open files that would answer EIO if this daemon were killed",
+    "requests": "Unanswered requests that publish or change something",
 }
-"""What the figures of `HandoverFigures` say."""
+"""Help texts of the figures of `HandoverFigures`."""
 
 
 def handover_metrics(figures: HandoverFigures) -> Iterator[str]:
-    """Of the memory that outlives this daemon."""
-    for name, what in _OF_HANDOVER.items():
-        yield from _figure(f"handover_{name}", "gauge", what, getattr(figures, name))
+    """Metrics of the memory that outlives this daemon."""
+    for name, text in _OF_HANDOVER.items():
+        yield from _figure(f"handover_{name}", "gauge", text, getattr(figures, name))
 
 
 def process_metrics(started_s: float, followed_s: float | None) -> Iterator[str]:
-    """Of this daemon: what it is, since when, and (`followed_s`) how old what a follower shows may be."""
-    yield from _header("fsstore_build_info", "gauge", "Always 1; the labels say what runs")
+    """Metrics of this daemon: its version, its start, and the age of a follower's view (`followed_s`)."""
+    yield from _header("fsstore_build_info", "gauge", "Always 1; the labels are the versions that run")
     yield f"fsstore_build_info{{{_labels(version=VERSION, python=platform.python_version())}}} 1"
     yield from _header("fsstore_start_time_seconds", "gauge", "When this daemon began to serve, in seconds since 1970")
     yield f"fsstore_start_time_seconds {started_s:.3f}"
     if followed_s is not None:
-        what = "Seconds since the writer's store was last read on: what it wrote since is not shown yet"
-        yield from _header("fsstore_follow_lag_seconds", "gauge", what)
+        text = "Seconds since the follower last read the writer's store; later writes are not shown yet"
+        yield from _header("fsstore_follow_lag_seconds", "gauge", text)
         yield f"fsstore_follow_lag_seconds {followed_s:.3f}"
 
 
 def request_metrics(figures: RequestFigures, by_errno: Mapping[int, int]) -> Iterator[str]:
-    """Of the kernel's requests."""
+    """Metrics of the kernel's requests."""
     counts, times = sorted(figures.counts.items()), sorted(figures.times.items())
     yield from _header("fsstore_requests_total", "counter", "Requests of the kernel, by operation")
     for opcode, count in counts:
@@ -226,9 +226,9 @@ def request_metrics(figures: RequestFigures, by_errno: Mapping[int, int]) -> Ite
         name = errno.errorcode.get(number, str(number))
         yield f"fsstore_request_errors_total{{{_labels(errno=name)}}} {count}"
     name = "fsstore_request_duration_seconds"
-    of_which = f"of one request in {SAMPLE_OF} of each operation, the first among them, if it succeeds"
-    what = f"Time to an answer, {of_which}; what waits for the disk is timed until it begins to wait"
-    yield from _header(name, "histogram", what)
+    sampled = f"of one request in {SAMPLE_OF} of each operation, the first among them, if it succeeds"
+    text = f"Time to an answer, {sampled}; a request that waits for the disk is timed until it begins to wait"
+    yield from _header(name, "histogram", text)
     for opcode, histogram in times:
         yield from _histogram(name, figures.name_of(opcode), histogram)
 
@@ -245,25 +245,25 @@ def _histogram(name: str, operation: str, histogram: Histogram) -> Iterator[str]
 def _store_metrics(stats: StoreStats) -> Iterator[str]:
     is_read_only = stats.read_only_reason is not None or stats.mode.lower() != "write"
     has_keys = stats.index in ("in use", "rebuilt", "derived")
-    yield from _figure("read_only", "gauge", "1 where nothing can be published", is_read_only)
-    what = "1 where a publication found no space, and there is none yet"
-    yield from _figure("no_space", "gauge", what, stats.no_space_reason is not None)
-    yield from _figure("index_in_use", "gauge", "0 where a follower can't find keys, or not each of them", has_keys)
-    what = "1 where queues are made from the log, not the writer's own"
-    yield from _figure("queues_derived", "gauge", what, stats.queues_derived is not None)
+    yield from _figure("read_only", "gauge", "1 if nothing can be published", is_read_only)
+    text = "1 if a publication found no space, and there still is none"
+    yield from _figure("no_space", "gauge", text, stats.no_space_reason is not None)
+    yield from _figure("index_in_use", "gauge", "0 if a follower can't find keys, or not all of them", has_keys)
+    text = "1 if queues are made from the log, not read from the writer's files"
+    yield from _figure("queues_derived", "gauge", text, stats.queues_derived is not None)
     yield from _figure("not_shown", "gauge", "Kinds of data in the store that are not read", len(stats.not_shown))
-    for name, what in _COUNTERS.items():
-        yield from _figure(f"{name}_total", "counter", what, getattr(stats, name))
-    for name, what in _GAUGES.items():
-        yield from _figure(name, "gauge", what, getattr(stats, name))
+    for name, text in _COUNTERS.items():
+        yield from _figure(f"{name}_total", "counter", text, getattr(stats, name))
+    for name, text in _GAUGES.items():
+        yield from _figure(name, "gauge", text, getattr(stats, name))
     recovery = stats.recovery
-    yield from _figure("recovered", "gauge", "1 where the last writer had not closed the store", not recovery.clean)
-    yield from _header("fsstore_recovery_seconds", "gauge", "How long the opening took")
+    yield from _figure("recovered", "gauge", "1 if the last writer had not closed the store", not recovery.clean)
+    yield from _header("fsstore_recovery_seconds", "gauge", "Duration of the opening")
     yield f"fsstore_recovery_seconds {recovery.seconds:.3f}"
     yield from _figure("recovery_scanned_bytes", "gauge", "Bytes of the log that it read", recovery.scanned_bytes)
     yield from _figure("recovery_cut_bytes", "gauge", "Bytes of a torn tail that it cut", recovery.cut_bytes)
-    what = "Places of the log that it could not read"
-    yield from _figure("recovery_damaged", "gauge", what, len(recovery.damaged))
+    text = "Places of the log that it could not read"
+    yield from _figure("recovery_damaged", "gauge", text, len(recovery.damaged))
 
 
 def _lag_metrics(store: MessageStore, bounds: list[tuple[str, str, dict[str, int]]]) -> list[str]:
@@ -280,12 +280,12 @@ def _lag_metrics(store: MessageStore, bounds: list[tuple[str, str, dict[str, int
     return lines
 
 
-def _figure(name: str, kind: str, what: str, value: int) -> list[str]:
-    return [*_header(f"fsstore_{name}", kind, what), f"fsstore_{name} {int(value)}"]
+def _figure(name: str, kind: str, text: str, value: int) -> list[str]:
+    return [*_header(f"fsstore_{name}", kind, text), f"fsstore_{name} {int(value)}"]
 
 
-def _header(name: str, kind: str, what: str) -> list[str]:
-    return [f"# HELP {name} {what}.", f"# TYPE {name} {kind}"]
+def _header(name: str, kind: str, text: str) -> list[str]:
+    return [f"# HELP {name} {text}.", f"# TYPE {name} {kind}"]
 
 
 def _labels(**labels: str) -> str:

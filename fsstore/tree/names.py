@@ -1,8 +1,8 @@
-"""Names in the mounted tree: what they say, and how they are spelled. Pure functions, no store.
+"""Names in the mounted tree: parsing and spelling. Pure functions without a store.
 
 00000000000000000042     a queue offset: listed with 20 digits, looked up in any decimal spelling
 @first @last @<time>     computed: epoch milliseconds, or ISO 8601 (without a zone: local time)
-a%2Fb                    a key: percent-encoded where a name cannot hold it, raw characters are taken too
+a%2Fb                    a key: percent-encoded if a name can't contain it; raw characters are accepted too
 append@tags=paid,…       publish, with options
 orders@queues=1          in `mkdir` alone: the topic `orders`, with options
 """
@@ -34,7 +34,7 @@ def offset_name(queue_offset: int) -> bytes:
 
 
 def parse_queue(name: bytes) -> int | None:
-    """The queue that a plain decimal names; None for anything else (a leading zero, too)."""
+    """The queue of a plain decimal; None for any other name, also with a leading zero."""
     return int(name) if _PLAIN_NUMBER.fullmatch(name) else None
 
 
@@ -48,27 +48,27 @@ def parse_match(name: bytes) -> tuple[int, int] | None:
 
 
 def from_name(name: bytes) -> str:
-    """The text of a name that stands for itself (a topic, a group); any bytes survive the way there and back."""
+    """The text of a topic's or group's name. Any bytes survive `to_name(from_name(name))`."""
     return name.decode("utf-8", "surrogateescape")
 
 
 def to_name(text: str) -> bytes:
-    """The name of a text that stands for itself."""
+    """The name of a topic or group."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def can_be_name(name: bytes) -> bool:
-    """Whether a file can bear this name as it is."""
+    """Whether a file can have this name without encoding."""
     return 0 < len(name) <= NAME_MAX_BYTES and name not in (b".", b"..") and b"/" not in name and b"\0" not in name
 
 
 def never_exists(name: bytes) -> bool:
-    """Whether no store can ever have this name in a place for topics, queues or offsets: Hadoop's checksum files."""
+    """Whether no topic, queue or offset can ever have this name: it is one of Hadoop's checksum files."""
     return name.startswith(b".") and name.endswith(b".crc")
 
 
 def encode_key(key: str) -> bytes | None:
-    """The listed name of a key; None when it would be over 255 bytes."""
+    """The listed name of a key; None: it would have over 255 bytes."""
     if key in (".", ".."):
         return b"%2E" * len(key)
     name = (key if key.isalnum() else "".join(map(_encoded, key))).encode()
@@ -82,7 +82,7 @@ def _encoded(character: str) -> str:
 
 
 def decode_key(name: bytes) -> str | None:
-    """The key that a name stands for: `%XX` decoded, everything else as it is; None when that is no UTF-8."""
+    """The key of a name: `%XX` is decoded; None: it is not UTF-8."""
     return _text(_unescaped(name))
 
 
@@ -98,7 +98,7 @@ def _text(raw: bytes) -> str | None:
 
 
 def parse_time_ms(text: bytes) -> int | None:
-    """Epoch milliseconds that `@<text>` means; None when it is no time.
+    """Epoch milliseconds of `@<text>`; None: it is no time.
 
     All digits are epoch milliseconds; ISO 8601 without a zone is local time, a date alone its midnight.
     """
@@ -115,7 +115,7 @@ def parse_time_ms(text: bytes) -> int | None:
 
 
 class Frame(Enum):
-    """What makes one message of the bytes written to `append`."""
+    """The unit of bytes written to `append` that becomes one message."""
 
     LINE = "line"
     WRITE = "write"
@@ -123,7 +123,7 @@ class Frame(Enum):
 
 
 class BodyFormat(Enum):
-    """What the framed bytes are."""
+    """The format of the framed bytes."""
 
     RAW = "raw"
     JSON = "json"
@@ -131,7 +131,7 @@ class BodyFormat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AppendOptions:
-    """Options that ride on an `append` name."""
+    """Options in an `append` name."""
 
     frame: Frame = Frame.LINE
     format: BodyFormat = BodyFormat.RAW
@@ -143,7 +143,7 @@ PLAIN_APPEND = AppendOptions()
 
 
 def parse_append(name: bytes) -> AppendOptions | None:
-    """Options of `append` or `append@name=value,…`; None when the name is neither, or an option unknown or malformed.
+    """Options of `append` or `append@name=value,…`; None: it is neither, or has an unknown or malformed option.
 
     `tags=`, `keys=` (several: joined by a plus), `frame=line|write|file`, `format=raw|json`. Values are
     percent-encoded: a literal plus in a key is `%2B`, a comma `%2C`.
@@ -163,17 +163,17 @@ def parse_append(name: bytes) -> AppendOptions | None:
 
 
 class NewTopic(NamedTuple):
-    """What `mkdir` of a name in the root asks for."""
+    """A topic to be made by `mkdir` in the root."""
 
     name: bytes
     queues: int | None = None
-    """None: as many as a topic gets that nobody asked for."""
+    """None: the default number of queues."""
     problem: str = ""
-    """Why the name is refused."""
+    """Why the name is refused; empty: it is not."""
 
 
 def parse_topic(name: bytes) -> NewTopic:
-    """What is asked for by `orders` or `orders@queues=1`."""
+    """Parse `orders` or `orders@queues=1`."""
     topic, separator, options = name.partition(b"@")
     if not topic or not separator:
         return NewTopic(name)
@@ -188,7 +188,7 @@ def parse_topic(name: bytes) -> NewTopic:
 
 
 def append_problem(name: bytes) -> str | None:
-    """What is wrong with the options of a name that begins with `append@`; None: nothing."""
+    """The error in the options of a name that begins with `append@`; None: there is none."""
     seen: set[bytes] = set()
     for option in name[len(APPEND) + 1 :].split(b","):
         key, _, value = option.partition(b"=")
@@ -219,7 +219,7 @@ def _parse_option(name: bytes, value: bytes) -> tuple[str, object] | None:
 
 
 def _parse_value(raw: bytes) -> str | None:
-    """A decoded value; None when it is empty, no UTF-8, badly escaped, or holds what a property cannot."""
+    """A decoded value; None: it is empty, not UTF-8, badly escaped, or has characters that a property can't have."""
     if _MALFORMED_ESCAPE.search(raw):
         return None
     text = _text(_unescaped(raw))

@@ -1,10 +1,11 @@
-"""Refusals: why publications were refused. A writer gets only an errno; `@store/refusals` has the reason in words.
+"""Refusals: the reasons of refused publications. A writer gets only an errno; `@store/refusals` has the reason in
+words.
 
     2026-11-24T01:02:03.456Z 4711 orders/0/append@format=json 7 EINVAL illegal message: not JSON: …
     time                     pid  path                        line errno and reason
 
-What stands there comes from publishers: it is escaped, and cut; each user sees the lines of their own requests, root
-and the mount's owner see all. Only what is refused costs anything.
+Publishers' text is escaped and cut. Each user sees the lines of their own requests; root and the mount's owner see all.
+Successful requests cost nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 MOST_LINES = 256
-"""That are kept."""
+"""Lines that are kept."""
 MOST_PATH_CHARACTERS = 400
 MOST_REASON_CHARACTERS = 400
 
 
 class RefusalKind(StrEnum):
-    """What kinds of refusals are counted: few, and never a publisher's words."""
+    """Kinds of refusals that are counted: few, and without a publisher's text."""
 
     MALFORMED = "malformed"
     TOO_LARGE = "too_large"
@@ -30,14 +31,14 @@ class RefusalKind(StrEnum):
     """An option of an `append` name, or the name of a topic or queue."""
     NO_TOPIC = "no_topic"
     POSITION = "position"
-    """Bytes at a position that can't be written any more."""
+    """The position in the file can't be written any more."""
     READ_ONLY = "read_only"
     PERMISSION = "permission"
-    """The topic takes no messages."""
+    """The topic accepts no messages."""
     NO_SPACE = "no_space"
     NO_MEMORY = "no_memory"
     FAILED = "failed"
-    """The disk, or a defect."""
+    """The disk failed, or the program has a defect."""
     OTHER = "other"
 
 
@@ -58,7 +59,7 @@ KINDS = {
 
 
 class Refusals:
-    """The last ones of a mount, and how many there were of each kind. Thread safety: none; the core's thread."""
+    """The last refusals of a mount, and their number by kind. Thread safety: the core's thread only."""
 
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
@@ -66,34 +67,35 @@ class Refusals:
         self.counts: dict[str, int] = dict.fromkeys(RefusalKind, 0)
 
     def count(self, number: int, kind: RefusalKind | None = None) -> None:
-        """Count one that is not listed: it follows from an earlier one."""
+        """Count a refusal that is not listed, because it follows from an earlier one."""
         self.counts[kind or KINDS.get(number, RefusalKind.OTHER)] += 1
 
     def note(
         self, user: int, pid: int, path: str, lines: str, number: int, reason: str, kind: RefusalKind | None = None
     ) -> None:
-        """List and count one of a user's. `pid` and `number` are 0 where there is none; `lines` says which of those
-        that were written through the handle, and is empty where that means nothing."""
+        """List and count a refusal. `pid` and `number` are 0 if there is none. `lines` are the lines written through
+        the handle that were refused; empty if there are none."""
         self.count(number, kind)
         name = errno.errorcode.get(number, "-")
-        where = escaped(path, MOST_PATH_CHARACTERS).replace(" ", "\\x20")
-        why = escaped(reason, MOST_REASON_CHARACTERS)
-        line = f"{time_text(self._clock_ns())} {pid or '-'} {where} {lines or '-'} {name} {why}\n"
+        shown_path = escaped(path, MOST_PATH_CHARACTERS).replace(" ", "\\x20")
+        shown_reason = escaped(reason, MOST_REASON_CHARACTERS)
+        line = f"{time_text(self._clock_ns())} {pid or '-'} {shown_path} {lines or '-'} {name} {shown_reason}\n"
         self._lines.append((user, line))
 
     def text(self, user: int | None) -> bytes:
-        """A user's (None: all) as the file shows them, the oldest first."""
-        return "".join(line for its_user, line in self._lines if user in (None, its_user)).encode()
+        """The refusals of a user (None: of all) as the file shows them, the oldest first."""
+        return "".join(line for owner, line in self._lines if user in (None, owner)).encode()
 
 
 def escaped(text: str, most: int) -> str:
-    """`text` on one line, for a terminal: what is not printable as escapes, and cut to about `most` characters."""
+    """`text` on one line for a terminal: unprintable characters are escaped, and it is cut to about `most`
+    characters."""
     short = text if len(text) <= most else text[:most] + "…"
     shown = "".join(char if char.isprintable() and char != "\\" else ascii(char)[1:-1] for char in short)
     return shown if len(shown) <= most + 1 else shown[:most] + "…"
 
 
 def time_text(time_ns: int) -> str:
-    """In UTC, to the millisecond."""
+    """A time in UTC, to the millisecond."""
     seconds, ns = divmod(time_ns, 1_000_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ns // 1_000_000:03d}Z"

@@ -1,8 +1,8 @@
-"""What a kernel may know that has gone: by retention, or with its topic.
+"""Inodes to invalidate after retention, or the removal of a queue or topic.
 
-The kernel is notified by inode, never by name: dropping a name takes its directory's lock, which a look-up that waits
-for us may hold; a daemon that is killed at that moment could not end. So what went is asked for again (attributes alone
-are dropped), is answered ESTALE, and the kernel then walks the path again and finds that the name is gone.
+The kernel is notified by inode, never by name. Dropping a name takes its directory's lock, which a look-up that waits
+for us may hold: a daemon killed at that moment could not end. So only attributes are dropped. The kernel asks for
+them again, gets ESTALE, walks the path again and finds that the name does not exist.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from fsstore.tree.streams import StreamFile
 
 
 def retire_expired(context: Context, expired: Expired) -> Iterator[int]:
-    """Inodes of the message files. (A stream's name is looked up each time: it needs no notice.)
+    """Inodes of expired message files. (A stream's name is looked up each time, so it needs no notice.)
 
-    Where some of them are not known any more, the queue's directory instead: the kernel then forgets all its names.
+    If some are no longer known, the queue's directory is invalidated too: the kernel then drops all names in it.
     """
     queue = NodeKey(QueueDirectory, expired.topic, expired.queue)
     if context.inodes.find(queue) is None:
@@ -31,8 +31,8 @@ def retire_expired(context: Context, expired: Expired) -> Iterator[int]:
 
 
 def retire_queue(context: Context, topic: str, queue: int) -> list[int]:
-    """Inodes of whatever belonged to a queue that went, though one of its name may be there again; of its topic's
-    stream, too."""
+    """Inodes of a removed queue and all below it, and of its topic's stream. Another queue may have the name
+    already."""
 
     def belonged(name: NodeKey) -> bool:
         is_stream = name.queue is None and issubclass(name.kind, StreamFile)
@@ -42,7 +42,7 @@ def retire_queue(context: Context, topic: str, queue: int) -> list[int]:
 
 
 def retire_gone(context: Context) -> list[int]:
-    """Inodes of whatever belonged to topics and queues that the store no longer has; each once, never used again."""
+    """Inodes of topics and queues that the store no longer has, and of all below them. Each is returned once."""
     queues = context.store.queues_by_topic()
 
     def is_gone(name: NodeKey) -> bool:

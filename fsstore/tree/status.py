@@ -1,4 +1,4 @@
-"""What the store says of itself, as JSON: `@store/status.json`, `config.json`, and what verbs show of them.
+"""The state of a store and its mount as JSON: `@store/status.json` and `config.json`, which verbs show.
 
 The figures are those of `engine.StoreStats`.
 """
@@ -30,7 +30,7 @@ _INJECTED = frozenset(("clock", "disk", "progress"))
 
 def status_of(store: MessageStore) -> dict[str, object]:
     """The store's state as a JSON object: mode, figures, bounds of every queue, consumer groups with their lag.
-    `refused_queues` says in sentences of which queues the disk refuses the end: they have no bounds."""
+    `refused_queues` has a sentence for each queue whose end the disk refuses to read: it has no bounds."""
     refused: list[str] = []
     topics = bounds_by_topic(store, refused.append)
     return {
@@ -48,8 +48,8 @@ def status_of(store: MessageStore) -> dict[str, object]:
 
 
 def retention_of(store: MessageStore) -> dict[str, object]:
-    """What the store deletes by: in a sentence (None: by nothing), by the names of options, and whether those were
-    given when it was opened: config/retention.json counts otherwise."""
+    """The retention in force: as a sentence (None: nothing is deleted), its options by name, and whether they were
+    given at the opening; otherwise they are from config/retention.json."""
     retention = store.retention
     return {
         "in_force": None if retention is None else str(retention),
@@ -59,7 +59,7 @@ def retention_of(store: MessageStore) -> dict[str, object]:
 
 
 def last_check_of(store: MessageStore) -> dict[str, object] | None:
-    """The last check of the store while it was mounted; None when there was none."""
+    """The last check of the mounted store; None: there was none."""
     note = store.last_check()
     return None if note is None else {"state": note.state(store.config.clock()), **asdict(note)}
 
@@ -67,11 +67,11 @@ def last_check_of(store: MessageStore) -> dict[str, object] | None:
 def bounds_by_topic(
     store: MessageStore, refused: Callable[[str], object] = lambda sentence: None
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """`min_offset` and `max_offset` of each queue, by topic and queue id, but for queues of which the disk refuses the
-    end: `refused` is called with a sentence for each."""
+    """`min_offset` and `max_offset` of each queue, by topic and queue id. A queue whose end the disk refuses to read is
+    left out: `refused` is called with a sentence for it."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     for topic, queues in store.queues_by_topic().items():
-        with suppress(TopicNotFoundError):  # deleted this moment
+        with suppress(TopicNotFoundError):  # deleted meanwhile
             known = {}
             for queue in queues:
                 try:
@@ -101,12 +101,12 @@ def group_lags(
 def _consumer_offsets(store: MessageStore) -> Mapping[str, Mapping[str, Mapping[int, int]]]:
     try:
         return store.consumer_offsets()
-    except ConfigFileError:  # among the settings' problems
+    except ConfigFileError:  # `settings_problems` reports it
         return {}
 
 
 def config_of(store: MessageStore, options: FilesystemOptions) -> dict[str, object]:
-    """How the store is open and how the mount looks, as a JSON object; sizes are those in use."""
+    """The configuration of the store and the mount as a JSON object; sizes are those in use."""
     named = {field.name: getattr(store.config, field.name) for field in fields(StoreConfig)}
     config = {name: _json_value(value) for name, value in named.items() if name not in _INJECTED}
     return {
@@ -124,5 +124,5 @@ def _json_value(value: object) -> object:
 
 
 def to_json(report: Mapping[str, object]) -> bytes:
-    """A report as its file shows it."""
+    """The text of a report's file."""
     return json.dumps(report, indent=2, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"

@@ -1,6 +1,6 @@
-"""`@store/`: what the store says of itself, in files whose text is made at a look-up, and one that takes commands.
+"""`@store/`: reports, whose text is made at a look-up, and the file that takes commands.
 
-What the texts say is in `status` and `metrics`; `@store/groups/` is in `groups`.
+The texts are made in `status` and `metrics`; `@store/groups/` is in `groups`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from fsstore.tree.memory_budget import Holding, Purpose
 from fsstore.tree.nodes import Context, Directory, Node, OpenFile, TextFile
 
 LOOK_NS = 1_000_000_000
-"""So long a report that nobody has opened yet, and that asked every queue, is what the next one finds."""
+"""Time for which an unopened report that needed all queues is returned by further look-ups."""
 
 _OPENED = Opened(0, True, False, None)
 
 
 class StoreDirectory(Directory):
-    """`@store/` itself."""
+    """The directory `@store/`."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -32,7 +32,7 @@ class StoreDirectory(Directory):
         context.inodes.makers.append(Maker(ReportSnapshot, self._report_again))
 
     def add(self, name: bytes, node: Node, *, is_listed: bool = True) -> None:
-        """Show `node` as `name`; not `is_listed`: to who knows that name."""
+        """Show `node` as `name`; without `is_listed`, only a look-up finds it."""
         self._entries[name] = node
         if not is_listed:
             self._unlisted.add(name)
@@ -41,8 +41,8 @@ class StoreDirectory(Directory):
     def add_report(
         self, name: str, render: Callable[[], bytes], *, is_slow: bool = False, is_private: bool = False
     ) -> None:
-        """Show what `render` makes as `name`; `is_slow`: in a thread, since it asks every queue; `is_private`: for the
-        user whose request it is, alone."""
+        """Show the result of `render` as `name`. `is_slow`: it needs all queues, so a thread makes it. `is_private`:
+        each user has a text of their own."""
         self.add(name.encode(), ReportFile(self._context, name, render, is_slow=is_slow, is_private=is_private))
 
     def lookup(self, name: bytes) -> Attributes:
@@ -50,9 +50,9 @@ class StoreDirectory(Directory):
         return node.attributes() if node is not None else self._context.absence(name)
 
     def _report_again(self, key: NodeKey) -> Node:
-        """A report that another server had made: nobody knows its text, so whoever has read some gets EIO."""
+        """A report of the last server, whose text is lost: a reader that has read a part of it gets EIO."""
         report = self._entries.get(str(key.detail).encode())
-        if not isinstance(report, ReportFile):  # of another version
+        if not isinstance(report, ReportFile):  # another version had it
             raise FilesystemError(errno.ESTALE)
         now_ns = self._context.clock_ns()
         reader = report.reader
@@ -71,9 +71,9 @@ class StoreDirectory(Directory):
 
 
 class ReportFile(Node):
-    """A name of `@store`: who looks it up finds the report of that moment, a file that never changes.
+    """A name of `@store`. Each look-up returns the report of that moment, a file that never changes.
 
-    So what is copied is whole, whatever happens meanwhile.
+    So a copy is consistent even if the report changes meanwhile.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ReportFile(Node):
         self._is_slow = is_slow
         self._is_private = is_private
         self.text: Callable[[], bytes] = (lambda: made.do((), render)) if is_slow else render
-        """What it says at this moment."""
+        """Its text now."""
         self._last: ReportSnapshot | None = None
         self._last_look = 0, 0
         self._seen: tuple[int | None, int] = None, context.attribute_factory.started_ns
@@ -96,17 +96,17 @@ class ReportFile(Node):
 
     @property
     def reader(self) -> int | None:
-        """The user who alone may read what is shown in this request; None: everybody may."""
+        """The only user who may read the report of this request; None: all may."""
         return self._context.accounts.caller if self._is_private else None
 
     def attributes(self) -> Attributes:
-        """Of the report as it is now. SlowWork where that asks every queue."""
+        """Attributes of the report as it is now. SlowWork while a thread makes it."""
         return self._looked_up().attributes()
 
     def _looked_up(self) -> ReportSnapshot:
         last = self._last if self._last is not None and self._last.is_known else None
         now_ns, physical_end = self._context.clock_ns(), self._context.store.physical_end
-        if last is not None and self._is_slow and not last.was_opened:  # by who looked before he opens it
+        if last is not None and self._is_slow and not last.was_opened:  # a stat often comes before the open
             last_ns, last_end = self._last_look
             if now_ns - last_ns < LOOK_NS and physical_end == last_end:
                 return last
@@ -121,7 +121,7 @@ class ReportFile(Node):
         return last
 
     def _changed_ns_of(self, text: bytes) -> int:
-        """When the text became what it is now, as far as anybody looked."""
+        """The time of the last change of the text that a look-up has seen."""
         digest = hash(text)
         if digest != self._seen[0]:
             is_first = self._seen[0] is None
@@ -130,7 +130,7 @@ class ReportFile(Node):
 
 
 class ReportSnapshot(Node):
-    """A report as it was when its name was looked up."""
+    """A report at the time of its look-up."""
 
     def __init__(
         self,
@@ -142,13 +142,13 @@ class ReportSnapshot(Node):
         is_other: bool = False,
         reader: int | None = None,
     ) -> None:
-        """`changed_ns`: since when it is so. `is_other`: what another server made for its number is not known.
-        `reader`: the user who alone may read it. ENOBUFS: too many are known."""
+        """`changed_ns`: the time of its last change. `is_other`: the last server made another text for its inode.
+        `reader`: the only user who may read it. ENOBUFS: the known reports take too much memory."""
         self._context = context
         self.text = text
         self.reader = reader
         self.was_opened = False
-        """Since it was looked up."""
+        """Whether it was opened since its look-up."""
         self._path = path
         self._is_other = is_other
         self._changed_ns = changed_ns
@@ -161,7 +161,7 @@ class ReportSnapshot(Node):
 
     @property
     def is_known(self) -> bool:
-        """Whether its number still stands for it."""
+        """Whether its inode is still valid."""
         return self._context.inodes.nodes.get(self.inode) is self
 
     def attributes(self) -> Attributes:
@@ -183,11 +183,11 @@ class ReportSnapshot(Node):
 
 
 class ControlFile(Node):
-    """`control`: one write, one command, a line of JSON.
+    """`control`: each write is one command, a line of JSON.
 
     {"delete_topic": NAME}
     {"create_topic": NAME, "queues": N}     as `mkdir NAME`, which gives it the default number of queues
-    {"flush": true}                         all that was published is on disk, with what is derived from it
+    {"flush": true}                         wait until all published messages and all derived files are on disk
     """
 
     def __init__(self, context: Context) -> None:
@@ -218,8 +218,7 @@ class ControlHandle(OpenFile):
         return "@store/control"
 
     def write(self, position: int, data: bytes, owner: int = NOBODY) -> int:
-        """Do one command. EINVAL when it is none; errors of the command as they are. SlowWork: it waits for the
-        disk."""
+        """Do one command. EINVAL: it is none; errors of the command are raised. SlowWork: it waits for the disk."""
         store, changes = self._context.store, self._context.changes
         survival = self._context.survival
         match _parsed(data) if len(data) <= LONGEST_COMMAND_BYTES else None:

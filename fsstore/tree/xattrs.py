@@ -13,7 +13,7 @@ USER = b"user."
 PREFIX = "user.mq."
 PROPERTY_PREFIX = "user.mq.property."
 LIST_MAX_BYTES = 65_536
-"""The kernel's bound on a list, a NUL after each name."""
+"""The kernel's limit for a list, with a NUL after each name."""
 
 _TEXTS: dict[str, Callable[[StoredMessage], str]] = {
     "keys": lambda message: " ".join(message.keys),
@@ -36,24 +36,24 @@ _NUMBERS: dict[str, Callable[[StoredMessage], int]] = {
 }
 _FIELDS: dict[str, Callable[[StoredMessage], str | int]] = {**_TEXTS, **_NUMBERS}
 NUMBERS = frozenset(_NUMBERS)
-"""Names of those that are numbers, in decimal."""
+"""Names of numeric attributes, whose values are decimal."""
 FIELD_NAMES = tuple(PREFIX + name for name in _FIELDS)
-"""Full names of all attributes but the properties."""
+"""Full names of all attributes except the properties."""
 _LISTED = ("keys", "tags", "unique_key", "queue_offset", "born_time", "store_time", "born_host")
-"""Fields that a list names. `ls -l` offers 152 bytes for the list of each file, and asks twice more where that is too
-little: the list of a message with a key and a tag fits."""
+"""Fields in a list of names. `ls -l` offers 152 bytes for each file's list, and sends two more requests for a longer
+one: the list of a message with a key and a tag fits."""
 
 
 def attributes_of(message: StoredMessage) -> dict[str, bytes]:
-    """All attributes of a message that have a value, by full name, properties last."""
+    """All attributes of a message that have a value, by full name; properties last."""
     fields = {PREFIX + name: str(read(message)).encode() for name, read in _FIELDS.items()}
     present = {name: value for name, value in fields.items() if value}
     return present | {PROPERTY_PREFIX + name: value.encode() for name, value in message.properties.items()}
 
 
 def list_names(message: StoredMessage) -> list[bytes]:
-    """Names to list: the most wanted fields that have a value, and the properties. Left out are names that the kernel
-    does not take, and what is beyond its largest list. The other fields answer by their names."""
+    """Names to list: fields of _LISTED that have a value, and the properties. Names that the kernel does not accept, or
+    that exceed its largest list, are left out. All other fields can be read by name."""
     names: list[bytes] = []
     room = LIST_MAX_BYTES
     fields = [PREFIX + name for name in _LISTED if _FIELDS[name](message) != ""]
@@ -66,7 +66,7 @@ def list_names(message: StoredMessage) -> list[bytes]:
 
 
 def read_value(message: StoredMessage, name: bytes) -> bytes:
-    """The value of an attribute. ENODATA when it has none."""
+    """The value of an attribute. ENODATA: it has none."""
     text = name.decode("utf-8", "replace")
     field = _FIELDS.get(text.removeprefix(PREFIX)) if text.startswith(PREFIX) else None
     if field is not None:
@@ -80,5 +80,5 @@ def read_value(message: StoredMessage, name: bytes) -> bytes:
 
 
 def no_attribute(name: bytes) -> FilesystemError:
-    """Why there is none: outside `user.` none can be, and saying so spares the kernel from asking again."""
+    """The error for a missing attribute. ENOTSUP outside `user.` keeps the kernel from asking again."""
     return FilesystemError(errno.ENODATA if name.startswith(USER) else errno.ENOTSUP)
