@@ -990,7 +990,7 @@ class _WriteSide:
         """Nothing runs until `start`. ConfigFileError: the store's own retention can't be understood."""
         parts, recovered = opened.parts, opened.recovered
         log, queues, index = parts.log, parts.queues, parts.index
-        arguments = (queues, index, recovered.newest, listeners.appended, refusal.stop)
+        arguments = (index, recovered.newest, listeners.appended, refusal.stop)
         buffers = config.transient_pool_buffers
         dispatcher = BufferedDispatcher(*arguments, log) if buffers else WriteDispatcher(*arguments)
         self._log = log

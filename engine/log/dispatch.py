@@ -5,7 +5,7 @@ the same entries, in log order; what is there already is not written again.
 
     transaction      none, commit: queues and index    prepared: index only    rollback: neither
     delayed          the tags code is when it is due
-    multi-dispatch   an entry in each further queue, after its own
+    multi-dispatch   an entry in each further queue, after its own: a broker's, a writer makes none
 
 A writer's dispatch that fails is final: the log has records to which nothing leads, until the next opening reads them
 again.
@@ -50,8 +50,7 @@ DISPATCH_FAILED = "consume queues and index could not follow the log (the next o
 
 class PlacedRun(NamedTuple):
     """Records of one topic that are in the log from `physical_offset` on: `shares` say which rows are whose queue's,
-    `queues` are these by queue id. Plain records only: not prepared or rolled back, no multi-dispatch (those go one by
-    one)."""
+    `queues` are these by queue id. Plain records only: not prepared or rolled back (those go one by one)."""
 
     topic: str
     queues: Mapping[int, ConsumeQueue]
@@ -115,7 +114,6 @@ class WriteDispatcher(DispatchEnd):
 
     def __init__(
         self,
-        queues: ConsumeQueues,
         index: Index,
         newest: NewestRecord | None,
         appended: Callable[[str, int], None],
@@ -124,7 +122,6 @@ class WriteDispatcher(DispatchEnd):
         """`newest` is the log's newest record. `appended` is called with each queue that has new messages; `broken`
         with why nothing more may be written."""
         super().__init__(index, appended, newest, PutResult)
-        self._queues = queues
         self._index = index
         self._broken = broken
         self.is_broken = False
@@ -145,23 +142,11 @@ class WriteDispatcher(DispatchEnd):
                 queue.append_one(queue_offset, physical_offset, size, record.tags_code)
                 queue.note_batch(record, slice(1), queue_offset, physical_offset)
                 self.touched.add(queue)
-                if record.places:
-                    self._append_further(stored, record)
             self._index.put(record, physical_offset, store_time_ms)
         except BaseException as error:
             raise self._stop(error) from error
         self._newest = stored
-        for place in record.places:
-            self._appended(place.topic, place.queue_id)
         self._appended(topic, queue_id)
-
-    def _append_further(self, stored: PutResult, record: EncodedBatch) -> None:
-        """Append the entries in the further queues of a multi-dispatched record."""
-        for topic, queue_id, queue_offset in record.places:
-            queue = self._queues.get_or_create(topic, queue_id)
-            queue.append_one(queue_offset, stored.physical_offset, stored.store_size, record.tags_code)
-            queue.note_batch(record, slice(1), queue_offset, stored.physical_offset)
-            self.touched.add(queue)
 
     def put_run(self, run: PlacedRun) -> None:
         """Dispatch a run, which is not empty. ReadOnlyStoreError: that failed."""
@@ -205,14 +190,13 @@ class BufferedDispatcher(WriteDispatcher):
 
     def __init__(
         self,
-        queues: ConsumeQueues,
         index: Index,
         newest: NewestRecord | None,
         appended: Callable[[str, int], None],
         broken: Callable[[str], None],
         commit_log: CommitLog,
     ) -> None:
-        super().__init__(queues, index, newest, appended, broken)
+        super().__init__(index, newest, appended, broken)
         self.at_once = False
         self._log = commit_log
         self._held: deque[Held] = deque()
@@ -220,7 +204,6 @@ class BufferedDispatcher(WriteDispatcher):
     def put(self, queue: ConsumeQueue | None, stored: PutResult, record: EncodedBatch) -> None:
         """Hold one record's dispatch back."""
         counts = Counter([queue] if queue is not None else [])
-        counts.update(self._queues.get_or_create(place.topic, place.queue_id) for place in record.places)
         self._hold(stored.physical_end, counts, lambda: super(BufferedDispatcher, self).put(queue, stored, record))
 
     def put_run(self, run: PlacedRun) -> None:

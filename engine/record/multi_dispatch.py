@@ -1,21 +1,19 @@
-"""Multi-dispatch: further queues that a message is in besides its own (LMQ; docs/format.md, 6).
+"""Multi-dispatch: further queues that a broker put a message in besides its own (LMQ; docs/format.md, 6).
 
 INNER_MULTI_DISPATCH      names, joined by commas: what the publisher asks for
-INNER_MULTI_QUEUE_OFFSET  the queue offset in each, in the same order: what the store answers, in the record
+INNER_MULTI_QUEUE_OFFSET  the queue offset in each, in the same order: what the broker answers, in the record
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
 LMQ_PREFIX = "%LMQ%"
 MAX_NAME_BYTES = 255
-MAX_PLACES = 32
-"""So many further queues a message may name."""
 
 INNER_COUNT, INNER_BASE = "INNER_NUM", "INNER_BASE"
 MOST_INNER = (1 << 15) - 1
@@ -42,11 +40,6 @@ def queue_names(properties: Mapping[str, str]) -> list[str]:
 def place_queue_id(name: str, queue_id: int) -> int:
     """The queue of `name` that a message of queue `queue_id` is put in: a light queue (LMQ) has only queue 0."""
     return 0 if name.startswith(LMQ_PREFIX) else queue_id
-
-
-def offsets_property(queue_offsets: Sequence[int]) -> str:
-    """The value of INNER_MULTI_QUEUE_OFFSET."""
-    return ",".join(map(str, queue_offsets))
 
 
 def places(properties: Mapping[str, str], queue_id: int) -> list[Place]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
@@ -36,16 +35,8 @@ from engine.record.header import is_queued
 from engine.record.kernel.append import PutEnd
 from engine.record.kernel.encode import EncodedBatch
 from engine.record.message import Message
-from engine.record.multi_dispatch import (
-    MAX_PLACES,
-    MULTI_DISPATCH,
-    MULTI_QUEUE_OFFSET,
-    Place,
-    offsets_property,
-    place_queue_id,
-    queue_names,
-)
-from engine.record.record import MAX_TOPIC_BYTES, RecordEncoder, encode_topic
+from engine.record.multi_dispatch import MULTI_DISPATCH, MULTI_QUEUE_OFFSET
+from engine.record.record import RecordEncoder, encode_topic
 from engine.results import PutRange, PutResult
 from engine.settings.config import StoreConfig
 from engine.settings.delay_levels import DelayLevels
@@ -60,7 +51,7 @@ STORE_PROPERTIES = (MULTI_QUEUE_OFFSET, "__CRC32#")
 """What a store says of a record in its properties. A message that comes from another store still has them, and they
 mean nothing here: they are left out."""
 SPECIAL_PROPERTIES = ("DELAY", MULTI_DISPATCH, *STORE_PROPERTIES)
-"""What changes where or how a message is stored: such a message is encoded under the lock."""
+"""What changes where or how a message is stored, or whether it is."""
 
 
 class Refusal:
@@ -280,7 +271,7 @@ class Writer(PutEnd):
     ) -> PutRange:
         """Store each line, all or none. `queue` as of `put`."""
         self._topics.require_writable(topic)
-        if properties and any(name in properties for name in SPECIAL_PROPERTIES):
+        if properties and self.is_special(properties):
             messages = [Message(topic, body, keys, tags, properties) for body in line_bodies(lines)]
             return self.put_batch(messages, queue_id, queue)
         sample = Message(topic, b"", keys, tags, properties)
@@ -359,7 +350,7 @@ class Writer(PutEnd):
         end = self._log.readable_end
         return PutRange(topic, queue_id or 0, 0, 0, end, end, self._log.last_store_time_ms)
 
-    # delayed, multi-dispatched, transactions in a batch
+    # what properties change
 
     @_noting_space
     def _put_special(self, messages: Sequence[Message], queue_id: int | None) -> list[PutResult]:
@@ -368,101 +359,61 @@ class Writer(PutEnd):
         if any(message.topic != topic for message in messages):
             raise IllegalMessageError("the messages of a batch have different topics")
         queue_ids = self._targets(topic, queue_id, len(messages))
-        if not self._topics.has(topic):
-            self._routed(messages, queue_ids)
-            self._make_topic(topic)
+        routed = [self._route(message, queue_ids[row % len(queue_ids)]) for row, message in enumerate(messages)]
+        self._make_topic(topic)
+        records = [one.record for one in routed]
         with self._log.lock:
             self.refusal.require_none()
-            routed = self._routed(messages, queue_ids)
-            self._log.require_unforged([one.record for one in routed])
+            self._log.require_unforged(records)
             taken: Counter[ConsumeQueue] = Counter()
-            ready = [self._number(one, taken) for one in routed]
-            stored = self._log.append_all([one.record for one in ready], [one.queue_offset for one in ready])
+            numbers = [self._number(one, taken) for one in routed]
+            stored = self._log.append_all(records, [queue_offset for _, queue_offset in numbers])
             results = []
-            for one, (physical_offset, store_time_ms) in zip(ready, stored, strict=True):
-                message, record = one.message, one.record
-                place = (message.topic, one.queue_id, one.queue_offset, physical_offset)
+            for one, (queue, queue_offset), (physical_offset, store_time_ms) in zip(
+                routed, numbers, stored, strict=True
+            ):
+                message, queue_id, record = one
+                place = (message.topic, queue_id, queue_offset, physical_offset)
                 result = PutResult(*place, record.size, store_time_ms, record.store_host)
                 if message.topic == SCHEDULE_TOPIC:
                     record.tags_code = tags_code(SCHEDULE_TOPIC, message.properties, store_time_ms, self._levels)
-                self._dispatcher.put(one.queue, result, record)
+                self._dispatcher.put(queue, result, record)
                 results.append(result)
         self.messages += len(results)
         self.bytes += sum(result.store_size for result in results)
         return results
 
-    def _routed(self, messages: Sequence[Message], queue_ids: Sequence[int]) -> list[_Routed]:
-        """Encode each for the queue that its properties send it to."""
-        return [self._route(message, queue_ids[row % len(queue_ids)]) for row, message in enumerate(messages)]
-
     def _route(self, message: Message, queue_id: int) -> _Routed:
         """Encode a message where its properties send it. Nothing is made yet: the batch may still be refused."""
         require_delay_level(message.properties)
+        if self._config.multi_dispatch and message.properties.get(MULTI_DISPATCH):
+            raise IllegalMessageError(
+                f"{MULTI_DISPATCH}: with enableMultiDispatch=true this property puts a message into further queues,"
+                " which are only read here: publish it through a broker, or leave the property out"
+            )
         if any(name in message.properties for name in STORE_PROPERTIES):
             kept = {name: text for name, text in message.properties.items() if name not in STORE_PROPERTIES}
             message = replace(message, properties=kept)
         message, queue_id = scheduled(message, queue_id, self._levels)
-        record = self._encoder.encode(message, queue_id, self._config.clock())
-        return _Routed(message, queue_id, record, self._further_queues(message, queue_id))
+        return _Routed(message, queue_id, self._encoder.encode(message, queue_id, self._config.clock()))
 
-    def _further_queues(self, message: Message, queue_id: int) -> list[tuple[str, int]]:
-        """The queues that a message asks to stand in, too. IllegalMessageError when it may not."""
-        if not self._config.multi_dispatch or not is_queued(message.sys_flag):
-            return []
-        names = queue_names(message.properties)
-        if len(names) > MAX_PLACES:
-            raise IllegalMessageError(f"{MULTI_DISPATCH} names {len(names)} queues, over {MAX_PLACES}")
-        queues = [(name, place_queue_id(name, queue_id)) for name in names]
-        if len({(message.topic, queue_id), *queues}) <= len(queues):
-            raise IllegalMessageError(f"{MULTI_DISPATCH} names a queue twice, or the message's own")
-        for name, place_id in queues:
-            config = self._topics.table.get(name)
-            if not self._topics.has_queue(name, place_id) or (config is not None and not config.is_writable):
-                raise IllegalMessageError(
-                    f"{MULTI_DISPATCH}: no queue {name[:MAX_TOPIC_BYTES]!r}/{place_id} is writable"
-                )
-        return queues
-
-    def _number(self, routed: _Routed, taken: Counter[ConsumeQueue]) -> _Prepared:
-        """Number a message, its own queue first; `taken` counts the queue offsets given in this batch."""
-        message, queue_id, record, further = routed
-        queue, queue_offset = None, 0
-        if is_queued(message.sys_flag):
-            queue = self._queues.get_or_create(message.topic, queue_id)
-            queue_offset = _take(queue, taken)
-        if further:
-            places = [Place(*key, _take(self._queues.get_or_create(*key), taken)) for key in further]
-            offsets = offsets_property([place.queue_offset for place in places])
-            message = replace(message, properties={**message.properties, MULTI_QUEUE_OFFSET: offsets})
-            record = self._encoder.encode(message, queue_id, self._config.clock())
-            record.places = places
-        return _Prepared(message, queue_id, queue, queue_offset, record)
-
-
-def _take(queue: ConsumeQueue, taken: Counter[ConsumeQueue]) -> int:
-    before = taken[queue]
-    taken[queue] += 1
-    return queue.reserve(before + 1) + before
+    def _number(self, routed: _Routed, taken: Counter[ConsumeQueue]) -> tuple[ConsumeQueue | None, int]:
+        """The queue of a message, None when no queue leads to it, and its queue offset; `taken` counts those given in
+        this batch."""
+        message, queue_id, _ = routed
+        if not is_queued(message.sys_flag):
+            return None, 0
+        queue = self._queues.get_or_create(message.topic, queue_id)
+        before = taken[queue]
+        taken[queue] += 1
+        return queue, queue.reserve(before + 1) + before
 
 
 class _Routed(NamedTuple):
-    """A message encoded for its queue, and the further queues that it is to stand in."""
+    """A message as it will be stored, and encoded for its queue."""
 
     message: Message
     queue_id: int
-    record: EncodedBatch
-    further: list[tuple[str, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A message encoded and numbered, as it will be stored."""
-
-    message: Message
-    queue_id: int
-    queue: ConsumeQueue | None
-    """None when no queue leads to it."""
-    queue_offset: int
     record: EncodedBatch
 
 

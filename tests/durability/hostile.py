@@ -47,6 +47,7 @@ from tests.durability.attacks import MALFORMED_LINES, Attacker, Queue, Sight
 from tests.durability.bodies import body_of
 from tests.durability.cases import CaseTally, HangError, Tell, main, no_progress, run_cases
 from tests.durability.reached import Reached
+from tests.engine.light_queues import put_as_broker
 from tests.engine.storetools import QUIET, HastyDisk, letting_forgeries_in
 
 SIZES = FileSizes(commit_log_bytes=16_384, consume_queue_entries=32, index_slots=17, index_entries=96)
@@ -61,6 +62,7 @@ TRACES = ("as left", "as left", "copied", "bare", "log alone")
 """What is left besides the log: all; all with new times; all but marks and checkpoint; settings alone."""
 LOOKS = ("write", "write", "read", "repair")
 REFUSED = "a hostile message that was refused"
+FURTHER = "a hostile message in further queues"
 
 Place = tuple[str, int, int]
 """Topic, queue, queue offset."""
@@ -173,14 +175,16 @@ class Tally(CaseTally):
     hostile_messages_refused: int = 0
     messages_required: int = 0
     damaged_messages_refused: int = 0
+    in_further_queues: int = 0
     forged: int = 0
 
     def missed(self) -> list[str]:
         """What of all that may happen never did."""
         damages = [damage.__name__ for damage in DAMAGES]
         wanted = ((ENDS, self.ends), (TRACES, self.traces), (LOOKS, self.looks), (damages, self.damages))
-        reached = Reached(REFUSED, *(name for names, _ in wanted for name in names))
+        reached = Reached(REFUSED, FURTHER, *(name for names, _ in wanted for name in names))
         reached.note(REFUSED, self.hostile_messages_refused)
+        reached.note(FURTHER, self.in_further_queues)
         for _, times in wanted:
             for name in times:
                 reached.note(name, times[name])
@@ -345,7 +349,9 @@ class Case:
     # attacking
 
     def _attack(self, store: MessageStore) -> None:
-        acts = (self._send_api, self._send_api, self._send_json, self._send_malformed, self._send_elsewhere)
+        acts = [self._send_api, self._send_api, self._send_json, self._send_malformed, self._send_elsewhere]
+        if self._config.multi_dispatch:
+            acts.append(self._send_as_broker)
         try:
             self._random.choice(acts)(store)
         except (WriteError, TopicError) as error:
@@ -371,6 +377,15 @@ class Case:
             self._note_hostile(store, put.queue_offset, messages)
         else:
             self._note_hostile(store, store.put_batch(messages, 0).queue_offset, messages)
+
+    def _send_as_broker(self, store: MessageStore) -> None:
+        """Into the victims' queues, too, as a broker that multi-dispatches does it: a put of ours refuses that."""
+        attack = self._attacker.attack(self._sight(store))
+        names = ",".join(self._random.sample([VICTIMS[0].topic, VICTIMS[2].topic], self._random.choice((1, 2))))
+        message = Message(OWN_TOPIC, attack.messages[0].body, properties={MULTI_DISPATCH: names})
+        self.done.append(f"attack on further queues {names} at {store.physical_end}: {attack.what}")
+        self._note_hostile(store, put_as_broker(store, message, 0).queue_offset, [message])
+        self._tally.in_further_queues += 1
 
     def _send_json(self, store: MessageStore) -> None:
         """As append@format=json takes it."""

@@ -17,13 +17,14 @@ from engine.record.multi_dispatch import places
 from engine.record.record import RecordEncoder
 from engine.results import PutResult
 from engine.settings.delay_levels import DelayLevels
+from tests.engine.light_queues import add_further
 
 NOW_MS = 1_700_000_000_000
 
 
-def write_dispatcher(queues: ConsumeQueues, index: Index) -> WriteDispatcher:
+def write_dispatcher(index: Index) -> WriteDispatcher:
     """One that notifies nobody."""
-    return WriteDispatcher(queues, index, None, lambda *_: None, lambda _: None)
+    return WriteDispatcher(index, None, lambda *_: None, lambda _: None)
 
 
 class SmallStore:
@@ -37,7 +38,7 @@ class SmallStore:
         self.queues = ConsumeQueues(folder / "consumequeue", queue_entries * 20, access)
         self.index = Index(folder / "index", 7, 20, access, lambda: self.now_ms)
         self.levels = DelayLevels.parse()
-        self.dispatcher = write_dispatcher(self.queues, self.index)
+        self.dispatcher = write_dispatcher(self.index)
         self.encoder = RecordEncoder(Host(b"\x7f\x00\x00\x01", 10911), 1 << 20)
 
     def put(self, message: Message, queue_id: int = 0) -> int:
@@ -48,9 +49,11 @@ class SmallStore:
         queue_offset = queue.max_offset if queue is not None else 0
         physical_offset, time_ms = self.log.append(encoded, queue_offset)
         encoded.tags_code = tags_code(message.topic, {**message.properties, "TAGS": message.tags}, time_ms, self.levels)
-        encoded.places = places(message.properties, queue_id)
         place = (message.topic, queue_id, queue_offset, physical_offset)
-        self.dispatcher.put(queue, PutResult(*place, encoded.size, time_ms, b""), encoded)
+        stored = PutResult(*place, encoded.size, time_ms, b"")
+        self.dispatcher.put(queue, stored, encoded)
+        further = places(message.properties, queue_id) if queue is not None else ()
+        add_further(self.dispatcher, self.queues, stored, encoded, further)
         self.now_ms += 137
         return physical_offset
 

@@ -33,6 +33,7 @@ from engine import (
 )
 from engine.files.paths import read_file
 from tests.engine.fsck.test_served import HOSTILE, spoil
+from tests.engine.light_queues import naming, put_as_broker
 from tests.engine.storetools import SMALL, HastyDisk, killed, require_clean
 from tests.golden import golden
 
@@ -266,11 +267,9 @@ def test_the_stores_own_retention_takes_nothing_from_the_backup(path: Path, tmp_
 
 def test_multi_dispatch_is_found_in_the_queues(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    with MessageStore.open(path, replace(SMALL, multi_dispatch=True), create=True) as store:
-        store.create_topic("more", 1)
-        for number in range(9):
-            asked = {"INNER_MULTI_DISPATCH": "more", "INNER_MULTI_QUEUE_OFFSET": str(number)}
-            store.put(Message("T", b"x", properties=asked), 0)
+    with MessageStore.open(path, SMALL, create=True) as store:
+        for _ in range(9):
+            put_as_broker(store, naming("more"), 0)
     assert len(held(path)["more"][0]) == 9
     back_up(path, tmp_path / "copy", None, BESIDE)
     assert held(tmp_path / "copy") == held(path)

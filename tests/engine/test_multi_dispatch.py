@@ -1,4 +1,4 @@
-"""Multi-dispatch: one message in several queues, when the store's options say so; nothing that a publisher can use."""
+"""Multi-dispatch: one message in several queues, as a broker wrote it; nothing that a publisher can use."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from pathlib import Path
 import pytest
 
 from engine import IllegalMessageError, Message, MessageStore, OpenMode, check_store, repair_store
-from engine.record.multi_dispatch import MAX_PLACES, MULTI_DISPATCH, MULTI_QUEUE_OFFSET
+from engine.record.multi_dispatch import MULTI_DISPATCH, MULTI_QUEUE_OFFSET
+from tests.engine.light_queues import naming, put_as_broker
 from tests.engine.storetools import SMALL, bodies, contents, killed, lose_derived, opened, require_clean
 
 ON = replace(SMALL, multi_dispatch=True)
-
-
-def naming(names: str, body: bytes = b"x", topic: str = "T", **more: str) -> Message:
-    return Message(topic, body, properties={MULTI_DISPATCH: names, **more})
 
 
 def made(path: Path, *topics: str) -> None:
@@ -28,13 +25,13 @@ def made(path: Path, *topics: str) -> None:
             store.create_topic(topic, 2)
 
 
-# on
+# as a broker wrote it
 
 
 def fill(store: MessageStore, first: int, end: int) -> None:
     """Messages in a light queue and in another topic's, which has its own between them."""
     for number in range(first, end):
-        store.put(naming("%LMQ%a,other", b"%d" % number), 1)
+        put_as_broker(store, naming("%LMQ%a,other", b"%d" % number), 1)
         store.put(Message("other", b"own"), 1)
 
 
@@ -47,11 +44,10 @@ def require_filled(store: MessageStore, count: int) -> None:
     assert store.get("T", 1, count - 1).properties[MULTI_QUEUE_OFFSET] == f"{count - 1},{2 * count - 2}"
 
 
-@pytest.mark.parametrize("pool", [0, 2])
-def test_a_message_stands_in_every_queue_it_names(tmp_path: Path, pool: int) -> None:
+def test_a_message_stands_in_every_queue_it_names(tmp_path: Path) -> None:
     path = tmp_path / "store"
     made(path, "T", "other", "%LMQ%a")
-    with opened(path, ON, transient_pool_buffers=pool) as store:
+    with opened(path, ON) as store:
         fill(store, 0, 3)
         store.flush()
         require_filled(store, 3)
@@ -77,58 +73,15 @@ def test_after_a_kill_the_queues_go_on_and_are_made_anew_from_the_log(tmp_path: 
             require_filled(store, 61)
 
 
-def test_names_in_a_batch_are_numbered_one_after_the_other(tmp_path: Path) -> None:
-    path = tmp_path / "store"
-    made(path, "T", "other")
-    with opened(path, ON) as store:
-        store.put_batch([naming("other", b"0"), Message("T", b"between"), naming("other", b"1")], 0)
-        store.put_lines("T", b"2\n3\n", 0, properties={MULTI_DISPATCH: "other"})
-        assert bodies(store, "other", 0) == [b"0", b"1", b"2", b"3"]
-        assert bodies(store, "T", 0) == [b"0", b"between", b"1", b"2", b"3"]
-
-
-REFUSED = {
-    "a topic that there is not": "unknown",
-    "a queue that there is not": "one-queue",
-    "a topic that takes no messages": "read-only",
-    "its own queue": "T",
-    "its own queue among others": "other,T",
-    "a queue twice": "other,other",
-    "no name": "other,",
-    "no topic's name": "a/b",
-    "parent": "..",
-    "too many": ",".join(f"%LMQ%{number}" for number in range(MAX_PLACES + 1)),
-}
-
-
-@pytest.mark.parametrize("names", REFUSED.values(), ids=REFUSED)
-def test_a_name_that_may_not_be_used_is_refused_and_nothing_is_stored(tmp_path: Path, names: str) -> None:
-    path = tmp_path / "store"
-    made(path, "T", "other", "read-only", *(f"%LMQ%{number}" for number in range(MAX_PLACES + 1)))
-    topics = path / "config" / "topics.json"
-    content = json.loads(topics.read_text())
-    content["topicConfigTable"]["read-only"]["perm"] = 4
-    topics.write_text(json.dumps(content))
-    with opened(path, ON) as store:
-        store.create_topic("one-queue", 1)
-        before, known, files = store.physical_end, store.topics(), contents(path / "consumequeue")
-        with pytest.raises(IllegalMessageError):
-            store.put(naming(names), 1)
-        with pytest.raises(IllegalMessageError):
-            store.put_batch([naming("other"), Message("T", b"good"), naming(names)], 1)
-        with pytest.raises(IllegalMessageError):
-            store.put_lines("T", b"one\ntwo\n", 1, properties={MULTI_DISPATCH: names})
-        assert (store.physical_end, store.topics(), contents(path / "consumequeue")) == (before, known, files)
-        assert store.read_only_reason is None
-        store.put(Message("T", b"goes on"), 1)
-
-
-def test_a_transaction_that_is_not_committed_takes_no_number_anywhere(tmp_path: Path) -> None:
+def test_a_transaction_that_is_not_committed_is_in_no_further_queue(tmp_path: Path) -> None:
     path = tmp_path / "store"
     made(path, "T", "other")
     with opened(path, ON) as store:
         for sys_flag in (4, 0xC, 8):
-            store.put(replace_flag(naming("other", b"%d" % sys_flag), sys_flag), 0)
+            put_as_broker(store, replace_flag(naming("other", b"%d" % sys_flag), sys_flag), 0)
+        assert bodies(store, "other", 0) == [b"8"]
+    lose_derived(path)
+    with opened(path, ON) as store:
         assert bodies(store, "other", 0) == [b"8"]
 
 
@@ -136,7 +89,29 @@ def replace_flag(message: Message, sys_flag: int) -> Message:
     return Message(message.topic, message.body, properties=message.properties, sys_flag=sys_flag)
 
 
-# off
+# as a publisher asks for it
+
+
+def test_where_names_count_a_message_that_has_some_is_refused_by_name_and_nothing_is_stored(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    made(path, "T", "other")
+    with opened(path, ON) as store:
+        fill(store, 0, 3)
+        before, known, files = store.physical_end, store.topics(), contents(path / "consumequeue")
+        for names in ("other", "%LMQ%a", "unknown", "other,other", "..", ","):
+            with pytest.raises(IllegalMessageError, match=MULTI_DISPATCH):
+                store.put(naming(names), 1)
+            with pytest.raises(IllegalMessageError, match=MULTI_DISPATCH):
+                store.put(naming(names, topic="new", DELAY="1"))
+            with pytest.raises(IllegalMessageError, match=MULTI_DISPATCH):
+                store.put_batch([Message("T", b"good"), naming(names)], 1)
+            with pytest.raises(IllegalMessageError, match=MULTI_DISPATCH):
+                store.put_lines("T", b"one\ntwo\n", 1, properties={MULTI_DISPATCH: names})
+        assert (store.physical_end, store.topics(), contents(path / "consumequeue")) == (before, known, files)
+        assert store.read_only_reason is None
+        store.put_batch([naming("", b"no name"), Message("T", b"goes on")], 0)
+        assert bodies(store, "T", 0) == [b"no name", b"goes on"]
+        require_filled(store, 3)
 
 
 def test_without_the_option_the_names_mean_nothing_and_are_kept(tmp_path: Path) -> None:
@@ -144,12 +119,13 @@ def test_without_the_option_the_names_mean_nothing_and_are_kept(tmp_path: Path) 
     with opened(path) as store:
         store.put(naming("other,T,..", b"0"), 0)
         store.put_batch([naming("other", b"1"), Message("T", b"2")], 0)
+        store.put_lines("T", b"3\n", 0, properties={MULTI_DISPATCH: "other"})
         assert store.topics() == ["T"]
         assert store.get("T", 0, 0).properties == {MULTI_DISPATCH: "other,T,.."}
     lose_derived(path)
     with opened(path) as store:
         assert store.topics() == ["T"]
-        assert bodies(store, "T", 0) == [b"0", b"1", b"2"]
+        assert bodies(store, "T", 0) == [b"0", b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("config", [SMALL, ON])
@@ -303,3 +279,19 @@ def test_a_damaged_light_queue_is_made_anew_by_a_repair(tmp_path: Path) -> None:
     assert list(repair_store(tmp_path))
     with opened(tmp_path) as store:
         require_filled(store, 30)
+
+
+def test_a_message_that_names_queues_and_is_put_into_it_without_the_option_is_in_its_own_alone(tmp_path: Path) -> None:
+    brokers(tmp_path)
+    numbers = [b"%d" % number for number in range(32)]
+    with opened(tmp_path) as store:
+        store.put(naming("%LMQ%a,other", numbers[30]), 1)
+        store.put_lines("T", numbers[31] + b"\n", 1, properties={MULTI_DISPATCH: "%LMQ%a", MULTI_QUEUE_OFFSET: "30"})
+        assert bodies(store, "T", 1) == numbers
+    for config in (SMALL, ON):
+        (tmp_path / "abort").touch()
+        shutil.rmtree(tmp_path / "consumequeue" / "T")
+        with opened(tmp_path, config) as store:
+            assert bodies(store, "T", 1) == numbers
+            assert bodies(store, "%LMQ%a", 0) == numbers[:30]
+            assert store.bounds("other", 1).max_offset == 60

@@ -15,6 +15,8 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from tests.mount.daemon import DEFECT
 from tests.mount.harness import Mounted, bodies, mounted, publish, refused_with, small_disk
 
@@ -449,3 +451,62 @@ def permit(store: Path, permission: int) -> None:
     content = json.loads(path.read_text())
     content["topicConfigTable"]["orders"]["perm"] = permission
     path.write_text(json.dumps(content))
+
+
+FURTHER_QUEUES = [
+    "others",
+    "orders",
+    "others,orders",
+    "unknown",
+    "CURRENT",
+    "../others",
+    "others,others",
+    ",".join(["%LMQ%a"] * 4_000),
+]
+
+
+def line(body: str, **properties: str) -> bytes:
+    return json.dumps({"body": body, "properties": properties}).encode() + b"\n"
+
+
+def require_two_topics(mount: Mounted, published: list[bytes]) -> None:
+    assert {name for name in os.listdir(mount.root) if not name.startswith("@") and "." not in name} == {
+        "orders",
+        "others",
+    }
+    assert bodies(mount.root / "orders" / "0") == published
+    assert bodies(mount.root / "others" / "0") == [b"own"]
+
+
+@pytest.mark.parametrize("multi_dispatch", [False, True])
+def test_further_queues(tmp_path: Path, multi_dispatch: bool) -> None:
+    """5.17 A published message is in one queue, whatever others `INNER_MULTI_DISPATCH` names. With
+    `enableMultiDispatch=true` a message that names some is EINVAL (`@store/refusals` says why); without it the property
+    is kept and means nothing."""
+    published: list[bytes] = []
+    with mounted(tmp_path, config={"multi_dispatch": multi_dispatch}) as mount:
+        for name in ("orders", "others"):
+            (mount.root / name).mkdir()
+        (mount.root / "others" / "0" / "append").write_bytes(b"own\n")
+        fd = os.open(mount.root / "orders" / "0" / "append@format=json", os.O_WRONLY)
+        for names in FURTHER_QUEUES:
+            lines = line("good") + line("bad", INNER_MULTI_DISPATCH=names, INNER_MULTI_QUEUE_OFFSET="0")
+            if multi_dispatch:
+                assert refused_with(os.write, fd, lines) == errno.EINVAL
+                refused = (mount.root / "@store/refusals").read_text().splitlines()[-1]
+                assert "INNER_MULTI_DISPATCH" in refused
+                assert "broker" in refused
+            else:
+                assert os.write(fd, lines) == len(lines)
+                published += [b"good", b"bad"]
+        os.write(fd, line("goes on"))
+        published.append(b"goes on")
+        os.fsync(fd)
+        os.close(fd)
+        require_two_topics(mount, published)
+        if not multi_dispatch:
+            kept = os.getxattr(mount.root / "orders" / "0" / "1", "user.mq.property.INNER_MULTI_DISPATCH")
+            assert kept == FURTHER_QUEUES[0].encode()
+        mount.kill()
+    with mounted(tmp_path) as mount:
+        require_two_topics(mount, published)

@@ -325,7 +325,7 @@ cdef bint is_usual(LogEnd log, EncodedBatch record, QueueEnd queue, KeyMemtable 
         return False
     if record.count != 1 or record.size >= LONG_BYTES:
         return False
-    if record.names_magic or record.places or record.data[SYS_FLAG_AT + 3] & UNQUEUED_FLAG:
+    if record.names_magic or record.data[SYS_FLAG_AT + 3] & UNQUEUED_FLAG:
         return False
     if queue is None or queue.is_stale or queue.pending or not queue.takes_entry(file.start + file.wrote):
         return False

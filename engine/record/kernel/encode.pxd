@@ -52,7 +52,6 @@ cdef class EncodedBatch:
     cdef EncodedBatch _whole
     cdef readonly bint names_magic
     cdef readonly bytes store_host
-    cdef public object places
 
     cdef EncodedBatch _part(self, Py_ssize_t first, Py_ssize_t after)
     cdef int reserve(self, Py_ssize_t size) except -1

@@ -2,7 +2,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from engine.record.batch import Lines, Share
 from engine.record.message import Message
-from engine.record.multi_dispatch import Place
 
 MAX_PROPERTIES_BYTES: int
 
@@ -11,7 +10,6 @@ class EncodedBatch:
     names_magic: bool
     tags_code: int
     store_host: bytes
-    places: Sequence[Place]
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int) -> memoryview: ...
     @property

@@ -89,12 +89,11 @@ cdef void *grown(void *memory, Py_ssize_t *room, Py_ssize_t wanted, size_t item_
 cdef class EncodedBatch:
     """Records of one topic to be appended together, whole but for what only the append lock can say.
 
-    It is a buffer, of all the records. `names_magic`: whether a body may hold a record's magic. Of a single message,
-    `store_host` as stored, and `places`, its further queues. Thread safety: one caller at a time.
+    It is a buffer, of all the records. `names_magic`: whether a body may hold a record's magic. `store_host` is that of
+    a single message, as stored. Thread safety: one caller at a time.
     """
 
     def __cinit__(self):
-        self.places = ()
         self.rows, self._rows_room = &self._first_row, 1
         self.hashes, self._hashes_room = self._first_hashes, 2
 

@@ -158,7 +158,7 @@ def test_a_run_derives_what_single_puts_derive(
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
     single, run = Derived(folder / "single", 160, 7, 20), Derived(folder / "run", 160, 7, 20)
-    writes = write_dispatcher(single.queues, single.index)
+    writes = write_dispatcher(single.index)
     messages = [Message("t", b"", keys, f"tag {row}") for row, keys in enumerate(wanted)]
     place = 100
     for row, message in enumerate(messages):
@@ -169,7 +169,7 @@ def test_a_run_derives_what_single_puts_derive(
         place += record.size
     shares = shares_of(queue_ids, [0] * len(queue_ids), 0, len(wanted))
     queues = {queue_id: run.queues.get_or_create("t", queue_id) for queue_id in queue_ids}
-    writes = write_dispatcher(run.queues, run.index)
+    writes = write_dispatcher(run.index)
     writes.put_run(PlacedRun("t", queues, shares, encoder.encode_batch(messages, 0), 100, NOW_MS))
     assert run.files() == single.files()
     run.close()
@@ -251,7 +251,7 @@ def test_reserve_refuses_before_anything_is_stored(tmp_path: Path) -> None:
     disk = FullDisk(files=1)
     derived = Derived(tmp_path, 160, 7, 20, disk)
     queue = derived.queues.get_or_create("t", 0)
-    dispatcher = write_dispatcher(derived.queues, derived.index)
+    dispatcher = write_dispatcher(derived.index)
     queue.reserve(8)
     for number in range(8):
         stored = PutResult("t", 0, number, 91 * number, 91, NOW_MS, b"")

@@ -18,7 +18,7 @@ from engine.log.queue_records import QueueRecords
 from engine.read.offset_index import BLOCK_MESSAGES
 from engine.read.stream_rows import LogPart, RowSource, sizes_of
 from engine.record.compression import BodySizes
-from engine.record.multi_dispatch import MULTI_DISPATCH
+from tests.engine.light_queues import naming, put_as_broker
 from tests.engine.logs import SmallStore
 
 COMPRESSED = 1
@@ -97,7 +97,7 @@ def test_what_goes_to_further_queues_is_known_there(tmp_path: Path, reads: Reads
     with MessageStore.open(tmp_path / "store", StoreConfig(multi_dispatch=True), create=True) as store:
         store.create_topic("other", 1)
         for _ in range(2 * BLOCK_MESSAGES):
-            store.put(Message("t", b"body", properties={MULTI_DISPATCH: "other"}), 0)
+            put_as_broker(store, naming("other", b"body", "t"), 0)
         for topic in ("t", "other"):
             assert store.stream(topic, 0).size == 5 * 2 * BLOCK_MESSAGES
         assert reads.messages == 0

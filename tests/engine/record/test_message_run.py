@@ -12,6 +12,8 @@ import pytest
 
 from engine import Host, Message, MessageStore, Retention, StoredMessage, TopicNotFoundError
 from engine.queue import SINGLE_ROWS
+from engine.record.multi_dispatch import MULTI_DISPATCH
+from tests.engine.light_queues import put_as_broker
 from tests.engine.storetools import SMALL, SMALL_SIZES
 
 NAMES = [name for name in vars(StoredMessage) if not name.startswith("_") and name != "find_property"]
@@ -29,9 +31,7 @@ def various(number: int) -> Message:
         5: Message("T", body, keys=["a", f"ä{number}"], tags="täg", properties={"color": "blue", "UNIQ_KEY": "u"}),
         7: Message("T", lz4.frame.compress(body), sys_flag=LZ4_COMPRESSED, keys=["packed"]),
         11: Message("T", body, born_host=Host(bytes(16), 1), properties={"KEYS": " two  words ", "TAGS": ""}),
-        13: Message(
-            "T", body, store_host=Host(bytes(15) + b"\1", 1), flag=-1, properties={"INNER_MULTI_DISPATCH": "other"}
-        ),
+        13: Message("T", body, store_host=Host(bytes(15) + b"\1", 1), flag=-1, properties={MULTI_DISPATCH: "other"}),
     }
     return kinds.get(number % 16, Message("T", body, keys=[f"k{number}"], tags="t"))
 
@@ -40,10 +40,10 @@ def various(number: int) -> Message:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
     """Messages in one queue, and some of them in a second, over several files of log and queue."""
     config = replace(SPACIOUS, sizes=replace(SMALL_SIZES, commit_log_bytes=64 << 10, consume_queue_entries=256))
-    config = replace(config, multi_dispatch=True)
     with MessageStore.open(tmp_path_factory.mktemp("run"), config, create=True) as opened:
         opened.create_topic("other")
-        opened.put_batch([various(number) for number in range(COUNT)], 0)
+        for message in map(various, range(COUNT)):
+            (put_as_broker if MULTI_DISPATCH in message.properties else MessageStore.put)(opened, message, 0)
         yield opened
 
 

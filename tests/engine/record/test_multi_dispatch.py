@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.record.multi_dispatch import Place, offsets_property, place_queue_id, places, queue_names
+from engine.record.multi_dispatch import Place, place_queue_id, places, queue_names
 
 
 def test_light_queues_have_only_queue_0() -> None:
@@ -13,7 +13,7 @@ def test_light_queues_have_only_queue_0() -> None:
 
 
 def test_names_and_offsets_of_a_record_make_its_further_queues() -> None:
-    properties = {"INNER_MULTI_DISPATCH": "%LMQ%one,other", "INNER_MULTI_QUEUE_OFFSET": offsets_property([7, 0])}
+    properties = {"INNER_MULTI_DISPATCH": "%LMQ%one,other", "INNER_MULTI_QUEUE_OFFSET": "7,0"}
     assert queue_names(properties) == ["%LMQ%one", "other"]
     assert places(properties, 5) == [Place("%LMQ%one", 0, 7), Place("other", 5, 0)]
 
