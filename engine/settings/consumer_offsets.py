@@ -105,12 +105,8 @@ def group_problem(group: str) -> str:
     return ""
 
 
-def read_consumer_offsets(path: Path, lmq_path: Path) -> Offsets:
-    """The offsets in both files; empty where they are missing. Odd entries are left out. ConfigFileError."""
-    return _offsets_in(read_config(path), read_config(lmq_path))
-
-
 def _offsets_in(content: Mapping[str, Any], lmq: Mapping[str, Any]) -> Offsets:
+    """The offsets in both files; odd entries are left out."""
     found: Offsets = {}
     for file in (content, lmq):
         for group, topic, queues in _entries(file.get("offsetTable")):

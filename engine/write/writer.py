@@ -350,7 +350,7 @@ class Writer(PutEnd):
         end = self._log.readable_end
         return PutRange(topic, queue_id or 0, 0, 0, end, end, self._log.last_store_time_ms)
 
-    # what properties change
+    # delayed, transactions in a batch, what another store said of a message
 
     @_noting_space
     def _put_special(self, messages: Sequence[Message], queue_id: int | None) -> list[PutResult]:

@@ -30,7 +30,7 @@ from engine.files.disk import Disk
 from engine.files.layout import StoreLayout
 from engine.recovery.marks import read_recovery_point
 from engine.settings.config_file import parse_config, read_config
-from engine.settings.consumer_offsets import read_consumer_offsets
+from engine.settings.consumer_offsets import ConsumerOffsets
 from engine.settings.topics_file import MOST_QUEUES, TopicTable
 from fsstore.tree.limited_log import RateLimitedLog
 from fsstore.tree.memory_budget import MemoryBudget
@@ -239,7 +239,7 @@ def test_offsets_of_consumers_that_can_not_be_read_are_told_by_the_status(kept: 
 def test_a_queue_that_no_topic_has_is_left_out_of_the_offsets(tmp_path: Path, queue: str) -> None:
     path = tmp_path / "consumerOffset.json"
     path.write_text(json.dumps({"offsetTable": {"T@g": {queue: 5, "1": 10**19, "2": 7}}}))
-    assert read_consumer_offsets(path, tmp_path / "none") == {"g": {"T": {2: 7}}}
+    assert ConsumerOffsets(path, tmp_path / "none").read() == {"g": {"T": {2: 7}}}
 
 
 def test_a_file_of_any_length_is_not_read(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from engine.files.disk import Disk
 from engine.files.layout import StoreLayout
 from engine.settings.broker_options import read_retention
 from engine.settings.config import BROKER_SIZES, EMBEDDED_SIZES, FileSizes, FlushPolicy, Retention, StoreConfig
-from engine.settings.consumer_offsets import read_consumer_offsets
+from engine.settings.consumer_offsets import ConsumerOffsets
 from engine.settings.shape_files import read_sizes, write_sizes
 
 
@@ -64,10 +64,10 @@ def test_a_retention_that_is_not_understood_is_refused(tmp_path: Path, text: str
 
 def test_consumer_offsets_are_by_group_topic_and_queue(tmp_path: Path) -> None:
     path, lmq_path = tmp_path / "consumerOffset.json", tmp_path / "lmqConsumerOffset.json"
-    assert read_consumer_offsets(path, lmq_path) == {}
+    assert ConsumerOffsets(path, lmq_path).read() == {}
     path.write_text('{\n\t"offsetTable":{\n\t\t"orders@billing":{0:250,1:251\n\t\t},"orders@audit":{3:7}\n\t}\n}')
     lmq_path.write_text('{"lmqOffsetTable":{"%LMQ%room@phones":12},"offsetTable":{"orders@phones":{0:5}}}')
-    assert read_consumer_offsets(path, lmq_path) == {
+    assert ConsumerOffsets(path, lmq_path).read() == {
         "billing": {"orders": {0: 250, 1: 251}},
         "audit": {"orders": {3: 7}},
         "phones": {"%LMQ%room": {0: 12}, "orders": {0: 5}},
@@ -78,7 +78,7 @@ def test_odd_consumer_offsets_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "consumerOffset.json"
     table = '{"nobody":{0:1},"@g":{0:1},"t@":{0:1},"t@g":{"x":1,"-1":2,"0":"3","1":true,"2":4},"u@g":7}'
     path.write_text(f'{{"offsetTable":{table}}}')
-    assert read_consumer_offsets(path, tmp_path / "none") == {"g": {"t": {2: 4}}}
+    assert ConsumerOffsets(path, tmp_path / "none").read() == {"g": {"t": {2: 4}}}
 
 
 def test_a_store_is_laid_out_as_rocketmqs() -> None:
