@@ -92,6 +92,16 @@ def back_up(
     raise StoreBusyError(layout.root)
 
 
+def _chunk(files: FileQueue, start: int, length: int) -> tuple[memoryview, int]:
+    """Bytes of a log, and the position after the last one that the disk refuses; 0: it refuses none. Those are zeros,
+    and damage in the copy. ReadError: retention took them."""
+    try:
+        found = files.view(start, length)
+    except RefusedReadError:
+        return memoryview(bytes(length)), length
+    return found, refused_end(found)
+
+
 class _Run:
     def __init__(self, layout: StoreLayout, copy: StoreLayout, config: StoreConfig, progress: Progress) -> None:
         self._layout = layout
@@ -239,8 +249,8 @@ class _Run:
         file_bytes = source.log.files.file_bytes
         while start < end:
             length = min(CHUNK_BYTES, end - start, file_bytes - start % file_bytes)
-            chunk = source.log.files.view(start, length)
-            if until := refused_end(chunk):  # zeros from now on, and damage in the copy
+            chunk, until = _chunk(source.log.files, start, length)
+            if until:
                 self._refused_end = start + until
                 file = source.log.files.find(start)
                 assert file is not None

@@ -388,6 +388,8 @@ class DamagedRecordError(ReadError):
 
 REFUSED_PAGE = "the disk refuses a page of it"
 """The reason of a RefusedReadError."""
+REFUSED_FILE = "the disk refuses to open it"
+"""The reason of one that is about all of a file."""
 
 
 @dataclass(eq=False)

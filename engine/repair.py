@@ -11,19 +11,18 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from engine.errors import REFUSED_PAGE, NotAStoreError, ReadError, RefusedReadError
+from engine.errors import REFUSED_FILE, REFUSED_PAGE, NotAStoreError, ReadError, RefusedReadError
 from engine.files.disk import remove_file
 from engine.files.file_queue import FileQueue
 from engine.files.file_scan import file_name
 from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock
-from engine.files.mapped_file import Access, MappedFile
+from engine.files.mapped_file import Access, MappedFile, unread_end
 from engine.files.paths import remove_tree, store_root, unlink
 from engine.fsck.closed import check_at_rest, check_store
 from engine.log.checkpoint import Checkpoint, write_checkpoint
 from engine.log.claims import Claims
 from engine.log.consume_queues import ConsumeQueues
-from engine.record.kernel.files import refused_end
 from engine.recovery.completeness import shows_multi_dispatch
 from engine.recovery.inspect import choose_at, index_paths, layout_of, read_topics
 from engine.recovery.kinds import kind_of
@@ -191,7 +190,7 @@ def _frame(layout: StoreLayout, config: StoreConfig, files: FileQueue, start: in
         return f"left {what} as they are: too few to be framed"
     if file.access is Access.READ:
         return f"left {what} as they are: {file.path.parent} is only read"
-    if refused_end(file.whole()[first:last]):  # what is there may be good: a disk that recovers shows it again
+    if unread_end(file, first, last) > first:  # what is there may be good: a disk that recovers shows it again
         return f"left {what} as they are: the disk refuses to read them, and readers pass them"
     kept = keep_bytes(layout.own / DAMAGED, file, first, last, config.disk)
     write_tombstone(file, first, last, time_ms)
@@ -226,10 +225,11 @@ def _drop_derived(layout: StoreLayout, config: StoreConfig, problems: Sequence[P
 
 def _set_aside(layout: StoreLayout, config: StoreConfig, problems: Sequence[Problem]) -> Iterator[str]:
     """Move files of queues and index out of the way that the disk refuses: it may read them later."""
-    paths = {problem.path: problem.position for problem in problems if problem.text.endswith(REFUSED_PAGE)}
-    for path, position in sorted(paths.items()):
+    reasons = (REFUSED_PAGE, REFUSED_FILE)
+    found = {one.path: (one.position, reason) for reason in reasons for one in problems if one.text.endswith(reason)}
+    for path, (position, reason) in sorted(found.items()):
         with suppress(RefusedReadError):  # nothing else has what the file has
-            refused = RefusedReadError(-1, REFUSED_PAGE, layout.root / path, position)
+            refused = RefusedReadError(-1, reason, layout.root / path, position)
             yield set_aside(layout, refused, config.disk)
 
 

@@ -45,6 +45,10 @@ _LEFT_OUT = frozenset((errno.EIO, errno.ENOENT, errno.ESTALE))
 """What reading one message may answer; everything else, a daemon that is gone above all, is about them all."""
 
 
+_STOPPED = frozenset((errno.EIO, errno.ENOENT, errno.EROFS))
+"""What a command may answer where the store is only read: status says why."""
+
+
 class MountedStore:
     """Access to the store mounted at `mount`. Errors are the mount's own: OSError, with the path it met."""
 
@@ -290,14 +294,20 @@ class MountedStore:
         )
 
     def _command(self, command: dict[str, object]) -> None:
-        """One write, one command. Opened without O_CREAT: a read-only mount has no such file."""
+        """One write, one command. Opened without O_CREAT: a mount that only reads, by its options or because the disk
+        refuses to be written, has no such file."""
         try:
             descriptor = os.open(self._root / "@store/control", os.O_WRONLY)
-        except FileNotFoundError:
+            with open(descriptor, "wb", buffering=0) as control:
+                control.write(json.dumps(command).encode() + b"\n")
+        except OSError as error:
+            status = self.status() if error.errno in _STOPPED else {"mode": ""}
+            if status["mode"] == "write" and (why := status["read_only_reason"]):
+                raise ReadOnlyStoreError(why) from error
+            if error.errno != errno.ENOENT:
+                raise
             reason = f"{self._root} is read-only"
             raise CommandError(reason, "name a mount that can be written", os.EX_NOPERM) from None
-        with open(descriptor, "wb", buffering=0) as control:
-            control.write(json.dumps(command).encode() + b"\n")
 
 
 class MountedClaim:

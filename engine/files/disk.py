@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from engine.errors import FlushFailedError, NoDescriptorError, ObstructedError, StoreFullError
+from engine.errors import FlushFailedError, NoDescriptorError, ObstructedError, RefusedReadError, StoreFullError
 from engine.files.paths import (
     create_file,
     create_unnamed,
@@ -92,10 +92,11 @@ def disk_space(path: Path) -> tuple[int, int]:
 
 
 def is_refused_by_disk(error: BaseException) -> bool:
-    """Whether the disk lets nothing be written, or what was written not be kept: it is full, read-only or broken."""
+    """Whether the disk lets nothing be written, or what was written not be kept: it is full, read-only or broken, or
+    what is there must be read first, and can't be."""
     if isinstance(error, OSError):
         return is_full_disk(error) or error.errno in (errno.EROFS, errno.EIO)
-    return isinstance(error, StoreFullError | FlushFailedError)
+    return isinstance(error, StoreFullError | FlushFailedError | RefusedReadError)
 
 
 def lacks_descriptor(error: BaseException) -> bool:

@@ -12,11 +12,10 @@ import mmap
 import threading
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
-from engine.errors import ReadError, StoreFullError, UnreadableRangeError
+from engine.errors import ReadError, RefusedReadError, StoreFullError, UnreadableRangeError
 from engine.files.disk import Disk, flush_error, make_directory
 from engine.files.file_scan import FileProblem, FoundFile, LogPaths, as_paths, file_name, one_of_each, scan_directory
 from engine.files.mapped_file import Access, MappedFile
@@ -251,6 +250,8 @@ class FileQueue(FilesByStart):
             return b""
         try:
             view = file.whole()[offset - file.start :][:length]
+        except RefusedReadError:
+            raise
         except ReadError:
             return b""
         read_through(view)
@@ -391,13 +392,18 @@ class FileQueue(FilesByStart):
 
     def cached_ranges(self, offset: int) -> list[tuple[int, int]]:
         """Offset ranges [start, end), from `offset` on, of what the kernel has in memory of files that may be written,
-        each within one file: see `MappedFile.cached_ranges`."""
+        each within one file: see `MappedFile.cached_ranges`. Of a file that the disk refuses, all of it may be."""
         found = []
         for file in self._files:
             if file.access is Access.WRITE and offset < file.start + self.file_bytes:
-                with suppress(ReadError):
-                    ranges = file.cached_ranges(max(offset - file.start, 0))
-                    found += [(file.start + start, file.start + end) for start, end in ranges]
+                first = max(offset - file.start, 0)
+                try:
+                    ranges = list(file.cached_ranges(first))
+                except RefusedReadError:
+                    ranges = [(first, file.size)]
+                except ReadError:
+                    continue
+                found += [(file.start + start, file.start + end) for start, end in ranges]
         return found
 
     def write_again(self, ranges: Sequence[tuple[int, int]], end: int) -> None:

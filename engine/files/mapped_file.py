@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from engine.errors import (
+    REFUSED_FILE,
     REFUSED_PAGE,
     ObstructedError,
     ReadError,
@@ -34,7 +35,7 @@ from engine.errors import (
 from engine.files.disk import Disk, allocate, create_allocated
 from engine.files.file_scan import HEAD_BYTES
 from engine.files.open_files import OpenFiles
-from engine.files.paths import open_file, unlink
+from engine.files.paths import is_refused_read, open_file, unlink
 from engine.files.read_ahead import READ_AHEAD
 from engine.record.kernel.files import FileMap, FilePositions, Mapped, read_through, refused_end, require_read
 
@@ -306,10 +307,7 @@ class MappedFile(FilePositions):
     def _open_map(self) -> None:
         if self._closed:
             raise RetiredFileError(self.path)
-        try:
-            descriptor = open_file(self.path, os.O_RDWR if self.access is Access.WRITE else os.O_RDONLY)
-        except FileNotFoundError as error:
-            raise RetiredFileError(self.path) from error
+        descriptor = self._open(os.O_RDWR if self.access is Access.WRITE else os.O_RDONLY)
         try:
             found = os.fstat(descriptor)
             self._inode, length = found.st_ino, min(self.size, found.st_size)
@@ -324,6 +322,17 @@ class MappedFile(FilePositions):
                 self._keep_map(FileMap(descriptor, length, writable=writable, private=private, path=self.path))
         finally:
             os.close(descriptor)  # the map keeps a duplicate of its own
+
+    def _open(self, flags: int) -> int:
+        """A descriptor. RetiredFileError: there is no such file; RefusedReadError: the disk can't open it. OSError."""
+        try:
+            return open_file(self.path, flags)
+        except FileNotFoundError as error:
+            raise RetiredFileError(self.path) from error
+        except OSError as error:
+            if not is_refused_read(error):
+                raise
+            raise RefusedReadError(-1, REFUSED_FILE, self.path, 0) from error
 
     def _read_all(self, descriptor: int, length: int) -> bytes:
         """The first bytes of the file. RefusedReadError: the disk refuses one of them."""
@@ -534,12 +543,12 @@ class MappedFile(FilePositions):
 
     def data_ranges(self, position: int = 0) -> Iterator[tuple[int, int]]:
         """Where the file, as it was found, may be non-zero, from `position` on: what was never written is not read.
-        OSError."""
+        ReadError, OSError."""
         if self._is_in_memory():
             if position < self._held:
                 yield position, self._held
             return
-        descriptor = open_file(self.path)
+        descriptor = self._open(os.O_RDONLY)
         try:
             while (start := next_data(descriptor, position, self.size)) < self.size:
                 position = min(next_hole(descriptor, start, self.size), self.size)
@@ -622,9 +631,10 @@ class MappedFile(FilePositions):
     def hold(self) -> bool:
         """Keep the file readable until `release`, even when retired meanwhile; False when it is retired already.
 
-        TruncatedFileError, RetiredFileError.
+        TruncatedFileError, RetiredFileError. One that the disk refuses is held, too: its readers are told.
         """
-        self._map()  # a name that is gone can't be mapped later
+        with suppress(RefusedReadError):
+            self._map()  # a name that is gone can't be mapped later
         with self._lock:
             if self._retired or self._closed:
                 return False
@@ -677,8 +687,11 @@ class MappedFile(FilePositions):
 def unread_end(file: MappedFile, start: int = 0, stop: int | None = None) -> int:
     """The position after the last readable byte of a file in [start, stop), None: to its end, that the disk refuses to
     read; `start` when it refuses none. Space that was never written is not read. ReadError, OSError."""
-    view = file.pages()[:stop]
-    for first, after in reversed(list(file.data_ranges(start))):
+    try:
+        view, ranges = file.pages()[:stop], list(file.data_ranges(start))
+    except RefusedReadError:  # all of it
+        return file.readable if stop is None else min(stop, file.readable)
+    for first, after in reversed(ranges):
         end = refused_end(view[first:after])
         if end:
             return first + end

@@ -335,7 +335,11 @@ class Follower:
             return None
         self._next_keys_look = now + BEHIND_SECONDS
         due, self._keys_due = self._keys_due, self._end
-        for after, before in self._gaps():
+        try:
+            gaps = self._gaps()
+        except RefusedReadError as error:
+            return f"a file that can't be read: {error}"
+        for after, before in gaps:
             if self._are_keys_between((after, before)):
                 return f"no keys from {max(after, self._log.min_offset):,} to {before:,}, as after a kill of its broker"
         if self._are_keys_left_out(due):

@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.errors import ReadError, StoreBusyError
+from engine.errors import ReadError, RefusedReadError, StoreBusyError
 from engine.files.file_queue import FileQueue
 from engine.files.file_scan import written_ns
 from engine.files.layout import StoreLayout
@@ -110,6 +110,8 @@ def _checked(layout: StoreLayout, flush: Callable[[], object], config: StoreConf
         flush()
         try:
             found = _check(layout, flush, config, progress)
+        except RefusedReadError:
+            raise
         except (ReadError, FileNotFoundError):  # a file went between two looks
             continue
         if found is not None and (not found.problems or StoreLock.holder(layout.lock) == writer):

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.errors import FlushFailedError, NoDescriptorError, StoreFullError
+from engine.errors import FlushFailedError, NoDescriptorError, RefusedReadError, StoreFullError
 from engine.files.disk import Disk, flush_error, is_full_disk, make_directory, opening_error
 from engine.files.ignored import IgnoredErrors
 from engine.files.mapped_file import Access, MappedFile
@@ -87,7 +87,14 @@ class Index(KeyIndex):
         return IndexFile(file, self.slots, self.entries)
 
     def _stored_last(self) -> int:
-        return max((file.last_physical_offset for file in self._files[-1:]), default=-1)
+        """The newest record with a key in the files; -1 also where the disk refuses the newest of them, and nothing is
+        to be written there. RefusedReadError."""
+        try:
+            return max((file.last_physical_offset for file in self._files[-1:]), default=-1)
+        except RefusedReadError:
+            if self.access is Access.WRITE:
+                raise
+            return -1
 
     @property
     def files(self) -> tuple[IndexFile, ...]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.errors import ReadError
+from engine.errors import REFUSED_PAGE, ReadError, RefusedReadError
 from engine.files.mapped_file import MappedFile, unread_end, used_end
 from engine.log.claims import Claims, QueueClaim
 from engine.log.queue_records import stands_at
@@ -122,6 +122,8 @@ class LogScan:
         self._disproved = disproved or (lambda doubt: None)
         self._progress = progress or (lambda physical_offset: None)
         self._pages = pages
+        self._refusals: dict[tuple[int, int], str] = {}
+        """Why physical offsets [start, end) were not read: there may be records."""
         self._is_settled = is_settled or (lambda physical_offset: True)
         self._is_written_meanwhile = is_settled is not None
 
@@ -134,6 +136,11 @@ class LogScan:
             position = yield from self._run(position)
         self._forget_tail()
         self._note_moved(start)
+
+    def was_refused(self, start: int, end: int) -> bool:
+        """Whether the disk refused bytes of [start, end) that this scan looked at: a whole file, or what follows the
+        records."""
+        return any(first < end and start < after for first, after in self._refusals)
 
     def _run(self, position: int) -> Generator[ScannedRecords, None, int | None]:
         """Scan one file from `position`; return where to go on, None at the log's end."""
@@ -167,7 +174,8 @@ class LogScan:
             return following
         if stop is ScanStop.BLANK:
             return None
-        return self._resume(max(self.end, position), problem or stop.value)  # damage may stand before `position`
+        why = self._refusals.get((file.start, file.start + file.size)) or problem or stop.value
+        return self._resume(max(self.end, position), why)  # damage may stand before `position`
 
     def _reaches(self, file_end: int) -> bool:
         """Whether the log fills the file that ends there: it is known to, or goes on in the next."""
@@ -305,10 +313,13 @@ class LogScan:
         if self._is_written_meanwhile:
             return start
         for file in reversed(self._files_after(start)):
+            if (file.start, file.start + file.size) in self._refusals:
+                return file.start + file.size
             with suppress(ReadError):
                 position = max(start - file.start, 0)
                 end = unread_end(file, position)
                 if end > position:
+                    self._refusals[file.start + position, file.start + end] = REFUSED_PAGE
                     return file.start + end
         return start
 
@@ -582,9 +593,12 @@ class LogScan:
         return [file for file in self._files.files if file.start + file.size > physical_offset]
 
     def _readable(self, file: MappedFile) -> memoryview:
-        """What of a file can be read, up to the limit; nothing of one that was cut or deleted."""
+        """What of a file can be read, up to the limit; nothing of one that was cut, deleted or refused."""
         try:
             pages = self._pages(file)
+        except RefusedReadError as error:
+            self._refusals[file.start, file.start + file.size] = error.reason
+            return memoryview(b"")
         except ReadError:
             return memoryview(b"")
         return pages if self._limit is None else pages[: max(self._limit - file.start, 0)]

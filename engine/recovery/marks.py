@@ -20,11 +20,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import ReadError
+from engine.errors import ReadError, RefusedReadError
 from engine.files.disk import Disk, read_own_file, whole_number, write_own_file
 from engine.files.layout import StoreLayout
 from engine.log.claims import Covered
 from engine.record.kernel.crc import crc32
+from engine.record.kernel.files import read_through
 from engine.results import DamagedRange, DamageKind, NewestRecord
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class RecoveryPoint:
         start, size, store_time_ms, crc = self.newest
         if record_crc(log, start, size) == crc:
             return []
-        reason = "it is not as its writer left it"
+        reason = _refusal(log, start, size) or "it is not as its writer left it"
         return [DamagedRange(start, start + size, reason, DamageKind.UNREADABLE, store_time_ms)]
 
 
@@ -114,6 +115,17 @@ def record_crc(log: CommitLog, physical_offset: int, size: int) -> int | None:
         return crc32(log.view(physical_offset, size))
     except ReadError:
         return None
+
+
+def _refusal(log: CommitLog, physical_offset: int, size: int) -> str | None:
+    """Why the disk does not give a record; None: it gives it, or no file has it."""
+    try:
+        read_through(log.view(physical_offset, size))
+    except RefusedReadError as error:
+        return error.reason
+    except ReadError:
+        pass
+    return None
 
 
 def read_recovery_point(path: Path) -> RecoveryPoint | None:

@@ -43,7 +43,7 @@ from engine.recovery.log_scan import LogScan
 from engine.recovery.marks import QueueExtents, RecoveryPoint, queue_extent, read_clean_mark, read_recovery_point
 from engine.recovery.quarantine import DAMAGED, keep_records, quarantine, written_after
 from engine.recovery.tombstone import fits_tombstone, keep_bytes, write_tombstone
-from engine.recovery.unread import Range, UnreadRanges, keep_entries
+from engine.recovery.unread import Range, UnreadRanges, keep_entries, parts_of
 from engine.results import DamagedRange, DamageKind, NewestRecord, RecoveryReport
 from engine.settings.config import RecoveryProgress
 
@@ -261,9 +261,9 @@ class _Recovery:
         return Recovered(report, self._newest(), queue_extents(parts.queues), covered_end, unread=unread)
 
     def _refused_ranges(self) -> list[Range]:
-        """The damage met so far that is bytes which the disk refuses."""
+        """The damage met so far that is bytes which the disk refuses, or refused then."""
         ranges = [(one.start, one.end) for one in self._log_scan.damaged if one.kind is DamageKind.UNREADABLE]
-        return [one for one in ranges if self._unread.is_refused(*one)]
+        return [one for one in ranges if self._log_scan.was_refused(*one) or self._unread.is_refused(*one)]
 
     def _keep(self, topic: str, queue_id: int, first: int, entries: Entries) -> None:
         """Leave entries of lost numbers as the queue had them, where they lead to bytes that the disk refuses."""
@@ -489,15 +489,17 @@ class _Recovery:
                 write_tombstone(file, first, last, damage.since_ms)
 
     def _frame_empty(self, damage: DamagedRange) -> None:
-        file = self._log.files.find(damage.start)
-        if file is None or damage.end > file.start + file.size:
+        parts = list(parts_of(self._log.files, damage.start, damage.end))
+        is_empty = all(
+            fits_tombstone(first, last, file.size) and not any(file.pages()[first:last]) for file, first, last in parts
+        )
+        if not is_empty or sum(last - first for _, first, last in parts) < damage.end - damage.start:
             return
-        first, last = damage.start - file.start, damage.end - file.start
-        if fits_tombstone(first, last, file.size) and not any(file.pages()[first:last]):
-            newest_ms = self._point.store_time_ms if self._point and damage.end >= self._log_scan.end else 0
+        newest_ms = self._point.store_time_ms if self._point and damage.end >= self._log_scan.end else 0
+        for file, first, last in parts:
             write_tombstone(file, first, last, damage.since_ms or newest_ms)
             file.sync()
-            self._framed.append(damage)
+        self._framed.append(damage)
 
     def _take_numbers(self) -> None:
         """Give the newest numbers of queues whose records are damaged entries that lead there."""

@@ -7,7 +7,7 @@ first opening that can read one makes what follows from it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from engine.files.mapped_file import unread_end
 
 if TYPE_CHECKING:
     from engine.files.file_queue import FileQueue
+    from engine.files.mapped_file import MappedFile
     from engine.log.entries import Entries
 
 Range = tuple[int, int]
@@ -44,15 +45,21 @@ class UnreadRanges:
         return self._refused[start, end]
 
     def _refused_in(self, start: int, end: int) -> Iterable[bool]:
-        for file in self._files.files:
-            first, after = max(start - file.start, 0), min(end - file.start, file.size)
-            if first < after:
-                with suppress(ReadError):
-                    yield unread_end(file, first, after) > first
+        for file, first, after in parts_of(self._files, start, end):
+            with suppress(ReadError):
+                yield unread_end(file, first, after) > first
 
     def was_refused(self, start: int, end: int) -> bool:
         """Whether [start, end) is within a range that was refused and can be read by now."""
         return any(first <= start and end <= after for first, after in self.again)
+
+
+def parts_of(files: FileQueue, start: int, end: int) -> Iterator[tuple[MappedFile, int, int]]:
+    """The files that have bytes of [start, end), and the positions [first, after) of these in each."""
+    for file in files.files:
+        first, after = max(start - file.start, 0), min(end - file.start, file.size)
+        if first < after:
+            yield file, first, after
 
 
 def keep_entries(runs: Iterable[tuple[int, Entries]], first: int, entries: Entries, unread: Iterable[Range]) -> None:

@@ -61,6 +61,8 @@ def level_of(root: Path) -> Level:
 def not_alive(root: Path, before: Level) -> list[str]:
     """What does not work, or is not back, RECOVERY_S after now, in sentences."""
     deadline = time.monotonic() + RECOVERY_S
+    while status_of(root)["read_only_reason"] and time.monotonic() < deadline:
+        time.sleep(0.2)  # the next server tries whether the disk takes writes
     ended = in_child(partial(use_every_queue, root), RECOVERY_S)
     if ended.death:
         return [f"not alive: {ended.death}, {ended.last_words or ended.out[-200:]}"]

@@ -27,6 +27,10 @@ SHORT = (
     "consumerOffset.json refused, closed store, backup",
     "all of fsstore/ refused, closed store, repair",
     "lock refused, closed store, put",
+    "first page of a later log file not opened, closed store, write mount, fault first, files",
+    "newest page of the log not opened, killed store, write mount, fault first, verbs",
+    "first page of the log not opened, closed store, export",
+    "checkpoint not opened, killed store, check",
 )
 
 
