@@ -1,9 +1,9 @@
-"""A stream that watches a topic and publishes alerts to another: users who fail to log in three times in a minute.
+"""A stream that watches a topic and publishes alerts to another: users with three failed logins within a minute.
 
-python examples/alert.py /mnt/mq logins alerts /var/lib/alert-checkpoint    # --sample: with logins to begin with
+python examples/alert.py /mnt/mq logins alerts /var/lib/alert-checkpoint    # --sample: publishes some logins first
 
-Messages of `logins` are JSON like {"user": "ada", "at": "2026-11-22T10:00:00Z", "ok": false}; others are passed over.
-Stopped and started again it goes on where it was, and no alert comes twice.
+Messages of `logins` are JSON like {"user": "ada", "at": "2026-11-22T10:00:00Z", "ok": false}; others are skipped.
+After a restart it continues at its checkpoint, and no alert is published twice.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SAMPLE = bodies(
 
 
 def failing(logins: DataFrame) -> DataFrame:
-    """A row a user and minute with too many failures: user, minute, failures."""
+    """A row for each user and minute with too many failures: user, minute, failures."""
     failed = logins.where("not ok").withWatermark("at", "5 minutes")
     counted = failed.groupBy(f.window("at", "1 minute"), "user").agg(f.count("*").alias("failures"))
     return counted.where(f.col("failures") >= FAILURES).select(
@@ -36,7 +36,7 @@ def failing(logins: DataFrame) -> DataFrame:
 
 
 def start(spark: SparkSession, mount: str, topic: str, target: str, checkpoint: str, **trigger: Any) -> Any:
-    """The running stream."""
+    """Start the stream."""
     spark.dataSource.register(FsstoreSource)
     found = (
         spark.readStream.format("fsstore").option("subscribe", topic).option("startingOffsets", "earliest").load(mount)
@@ -52,7 +52,7 @@ def start(spark: SparkSession, mount: str, topic: str, target: str, checkpoint: 
 
 
 def main(mount: str, topic: str, target: str, checkpoint: str) -> None:
-    """Watch until somebody ends it."""
+    """Watch until interrupted."""
     spark = SparkSession.builder.appName("alert").config("spark.sql.shuffle.partitions", "4").getOrCreate()
     query = start(spark, mount, topic, target, checkpoint, processingTime="1 second")
     with suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""Messages a topic, of a store that somebody else may be writing: nothing is locked, nothing is changed.
+"""Count the messages of each topic of a store, which may have a live writer: nothing is locked or changed.
 
 python examples/count_messages.py ~/store
 """
@@ -9,7 +9,7 @@ from engine import MessageStore, OpenMode, StoreConfig
 
 
 def main(path: str) -> None:
-    """Print each topic with how many messages it holds."""
+    """Print each topic with its number of messages."""
     with MessageStore.open(path, StoreConfig(mode=OpenMode.FOLLOW)) as store:
         for topic in store.topics():
             messages = sum(store.bounds(topic, queue).count for queue in store.queues(topic))

@@ -1,11 +1,11 @@
-"""End-to-end demo, as a person would type it: make a store, mount it, publish real lines, read them with everyday tools
-and with Spark, then read a store that Apache RocketMQ wrote in the same way.
+"""End-to-end demo with the commands a user would type: make a store, mount it, publish real lines, read them with
+everyday tools and with Spark, then do the same with a store that Apache RocketMQ wrote.
 
     ./run demo [--quick]
 
 `--quick` leaves out Spark and getfattr, so that it needs no more than mounting does.
-Each step prints its command and how long it took. All of it happens in one temporary folder, which goes at the end, as
-do the mounts, whatever went wrong.
+Each step prints its command and its duration. All files are in one temporary folder, which is removed at the end, as
+the mounts are, also after an error.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PYTHON_FOLDERS = ("asyncio", "email", "http", "importlib", "json", "multiprocess
 
 
 class StepFailedError(Exception):
-    """A command of the demo did not do what it promises."""
+    """A command of the demo failed or had another result than expected."""
 
 
 class Demo:
@@ -52,7 +52,8 @@ class Demo:
         print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n# {text}", flush=True)
 
     def run(self, command: str) -> str:
-        """Type `command`; shows the first lines of what it says, returns all of it. A failure ends the demo."""
+        """Run `command` in a shell; prints the first lines of its output, returns all of it. A failure ends the
+        demo."""
         print(f"$ {command}", flush=True)
         began = time.monotonic()
         with self._shell(command, errors=subprocess.STDOUT) as shell:
@@ -66,7 +67,7 @@ class Demo:
 
     @contextmanager
     def _shell(self, command: str, errors: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
-        """A shell that is gone, with all that it started, when the block ends: interrupted or not."""
+        """A shell that is killed at the end of the block, with all processes that it started."""
         shell = subprocess.Popen(
             ["bash", "-c", command], cwd=self._folder, env=self._environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
@@ -86,11 +87,11 @@ class Demo:
             print(f"  ... and {len(lines) - SHOWN_LINES:,} lines more")
 
     def watch(self, watching: str, publishing: str, awaited: str) -> None:
-        """Start `watching`, type `publishing`, and see `awaited` come out of the first."""
+        """Start `watching`, run `publishing`, and wait until the first one prints `awaited`."""
         print(f"$ {watching} &", flush=True)
         with self._shell(watching) as watcher, PatienceAlarm():
             assert watcher.stdout is not None
-            watcher.stdout.readline()  # the line that was there: now it is watching
+            watcher.stdout.readline()  # the last line before: it is watching now
             self.run(publishing)
             began = time.monotonic()
             while awaited not in (line := watcher.stdout.readline().decode()):
@@ -100,7 +101,7 @@ class Demo:
 
 
 class PatienceAlarm:
-    """A deadline for a blocking read: StepFailedError when it passes."""
+    """A deadline for a blocking read: StepFailedError when it has passed."""
 
     def __enter__(self) -> None:
         signal.signal(signal.SIGALRM, self._ring)
@@ -115,7 +116,7 @@ class PatienceAlarm:
 
 
 def publish(demo: Demo) -> None:
-    """Real text of this machine, at least 100,000 lines of it."""
+    """Publish real text of this machine, at least 100,000 lines."""
     library = sysconfig.get_paths()["stdlib"]
     demo.title("Publish real lines with >>: Python's own sources, one key a file; each line becomes a message")
     demo.run("mkdir mnt/sources mnt/licences mnt/packages mnt/versions")
@@ -136,13 +137,13 @@ def publish(demo: Demo) -> None:
 
 
 def read_with_everyday_tools(demo: Demo) -> None:
-    """ls, cat, grep, tail, getfattr."""
+    """Read with ls, cat, grep, tail, getfattr."""
     demo.title("Topics are folders, queues are folders, messages are files")
     demo.run("ls mnt mnt/sources")
     demo.run("ls -l mnt/sources/0 | head -n 5")
     demo.run("cat mnt/sources/0/42")
     demo.run("readlink mnt/licences/0/@last; cat mnt/licences/0/@last")
-    demo.title("Find a message by its key: the newest is a link, all of them a folder of links")
+    demo.title("Find a message by its key: a link to the newest one, a folder of links to all")
     demo.run("ls -l mnt/versions/keys/bash && cat mnt/versions/keys/bash")
     demo.run("ls mnt/sources/keys/argparse.py@all | wc -l")
     demo.title("A topic is also one growing text, and so is each queue: <topic>.log, <queue>.log")
@@ -152,13 +153,13 @@ def read_with_everyday_tools(demo: Demo) -> None:
     demo.run('grep -l \'"section":"libs"\' mnt/packages/0/0* | head -n 3')
     demo.watch("tail -n 1 -f mnt/sources/0.log", "echo 'one line more' >> mnt/sources/0/append", "one line more")
     if not demo.quick:
-        demo.title("Everything that a message carries: extended attributes")
+        demo.title("All metadata of a message: extended attributes")
         demo.run("getfattr -d mnt/versions/keys/bash")
     demo.run("mountctl status mnt")
 
 
 def read_with_spark(demo: Demo) -> None:
-    """PySpark over the mounted tree: no connector, plain paths."""
+    """Read the mounted tree with PySpark: no connector, plain paths."""
     demo.title("Spark reads the mounted tree as it reads any files")
     script = PROJECT / "examples" / "demo_spark.py"
     paths = "--messages 'mnt/packages/0/0*' --text 'mnt/sources/*.log' --json 'mnt/packages/*.log'"
@@ -166,7 +167,7 @@ def read_with_spark(demo: Demo) -> None:
 
 
 def read_a_store_that_rocketmq_wrote(demo: Demo) -> None:
-    """The golden store `basic`, mounted read-only and read with the same tools."""
+    """Mount the golden store `basic` read-only and read it with the same tools."""
     demo.title("A store that Apache RocketMQ 4.9.8 wrote, mounted read-only, read in the same way")
     archive = PROJECT / "tests/data/golden/basic.tar.xz"
     demo.run(f"python -m tarfile -e {archive} rocketmq 2>&1")
@@ -183,14 +184,14 @@ def read_a_store_that_rocketmq_wrote(demo: Demo) -> None:
 
 
 def show_logs(folder: Path) -> None:
-    """What the daemons and Spark said last: the folder is about to go."""
+    """Print the last lines of the daemons' and Spark's logs, because the folder is about to be removed."""
     for log in sorted(folder.glob("*.log")):
         print(f"--- {log.name}", *log.read_text(errors="replace").splitlines()[-30:], sep="\n", file=sys.stderr)
 
 
 @contextmanager
 def workplace() -> Iterator[Path]:
-    """A temporary folder; nothing is left of it, and nothing mounted in it, when the block ends."""
+    """A temporary folder. At the end of the block, its mounts are unmounted, and it is removed."""
     folder = Path(tempfile.mkdtemp(prefix="fsstore-demo-")).resolve()
     try:
         yield folder
@@ -198,14 +199,14 @@ def workplace() -> Iterator[Path]:
         mountctl = [sys.executable, "-m", "mountctl", "umount"]
         for mountpoint in (folder / "mnt", folder / "broker"):
             if os.path.ismount(mountpoint):
-                gone = subprocess.run([*mountctl, str(mountpoint)], cwd=PROJECT, check=False).returncode == 0
-                if not gone:
+                unmounted = subprocess.run([*mountctl, str(mountpoint)], cwd=PROJECT, check=False).returncode == 0
+                if not unmounted:
                     subprocess.run(["fusermount3", "-u", "-z", str(mountpoint)], check=False)
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def main() -> int:
-    """Run every part that is asked for; returns the exit code."""
+    """Run the demo; returns the exit code."""
     parser = argparse.ArgumentParser(description="A store, mounted: publish, read, search, and read a broker's store.")
     parser.add_argument("--quick", action="store_true", help="without Spark")
     quick = parser.parse_args().quick
@@ -220,7 +221,7 @@ def main() -> int:
             read_with_everyday_tools(demo)
             if not quick:
                 read_with_spark(demo)
-            demo.title("Unmounted, the same verbs work on the store itself; check derives all of it again")
+            demo.title("Unmounted, the same verbs work on the store itself; check compares all of its files")
             demo.run("mountctl umount mnt")
             demo.run("mountctl cat store versions --key bash")
             demo.run("mountctl check store")
@@ -229,7 +230,7 @@ def main() -> int:
             show_logs(folder)
             print(f"demo: {error}", file=sys.stderr)
             return 1
-    print(f"\nAll of it took {time.monotonic() - began:.0f} s; the folder and its mounts are gone again.")
+    print(f"\nAll of it took {time.monotonic() - began:.0f} s; the folder and its mounts are removed.")
     return 0
 
 

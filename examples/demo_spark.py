@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 
 
 def session() -> SparkSession:
-    """Spark in this one process, on this machine alone, quiet."""
+    """A quiet Spark session in this process."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.master("local[2]").appName("mounted messages")
     builder = builder.config("spark.ui.enabled", "false").config("spark.sql.shuffle.partitions", "4")
@@ -27,7 +27,7 @@ def session() -> SparkSession:
 
 
 def read_messages(spark: SparkSession, paths: str) -> DataFrame:
-    """One row a message: how many, and how long their bodies are."""
+    """Message files: their number, the total length of their bodies, and the newest time."""
     files = spark.read.format("binaryFile").load(paths)
     return files.agg(
         f.count("*").alias("messages"), f.sum("length").alias("body_bytes"), f.max("modificationTime").alias("newest")
@@ -35,21 +35,21 @@ def read_messages(spark: SparkSession, paths: str) -> DataFrame:
 
 
 def count_words(spark: SparkSession, paths: str) -> DataFrame:
-    """One row a line of the queues: the words that begin most lines."""
+    """Lines of queues: the five most frequent first words."""
     lines = spark.read.text(paths)
     first = lines.select(f.regexp_extract("value", r"^\s*(\w{1,20})", 1).alias("first_word")).where("first_word != ''")
     return first.groupBy("first_word").count().orderBy(f.desc("count"), "first_word").limit(5)
 
 
 def sum_sections(spark: SparkSession, paths: str) -> DataFrame:
-    """One row a JSON line: the sections of the package archive that take most room."""
+    """JSON lines: the five sections of the package archive that take most space."""
     rows = spark.read.json(paths)
     size = f.round(f.sum(f.col("kib").cast("long")) / 1024).cast("long").alias("mib")
     return rows.groupBy("section").agg(f.count("*").alias("packages"), size).orderBy(f.desc("mib")).limit(5)
 
 
 def show(title: str, read: Callable[[SparkSession, str], DataFrame], spark: SparkSession, paths: str) -> None:
-    """Run one job; print its table and how long it took."""
+    """Run one job; print its table and its duration."""
     began = time.monotonic()
     rows = read(spark, uri(paths)).collect()
     print(f"{title} {paths}: {time.monotonic() - began:.2f} s")
@@ -58,12 +58,12 @@ def show(title: str, read: Callable[[SparkSession, str], DataFrame], spark: Spar
 
 
 def uri(paths: str) -> str:
-    """A glob of local files, wherever Spark's default file system may be."""
+    """A glob of local files as URI, because Spark's default file system may be another one."""
     return f"file://{Path(paths).absolute()}"
 
 
 def main() -> None:
-    """Read what the command line names."""
+    """Run the jobs that the command line selects."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", help="message files, as binaryFile")
     parser.add_argument("--text", help=".log files, as text")
@@ -71,7 +71,7 @@ def main() -> None:
     wanted = parser.parse_args()
     for pattern in filter(None, vars(wanted).values()):
         if not glob(pattern):
-            parser.error(f"nothing is called {pattern}")
+            parser.error(f"no file matches {pattern}")
     spark = session()
     try:
         if wanted.messages:

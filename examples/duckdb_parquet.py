@@ -1,6 +1,6 @@
 """DuckDB over `@parquet`: SQL on a mounted store, without any server.
 
-python examples/duckdb_parquet.py /mnt/mq orders    # --sample: with orders to begin with
+python examples/duckdb_parquet.py /mnt/mq orders    # --sample: publishes some orders first
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ QUERY = """
 
 
 def main(mount: str, topic: str) -> None:
-    """How many messages of which tag each queue of the topic has."""
+    """Print the number of messages by queue and tag."""
     files = f"{mount}/@parquet/topic={topic}/*/*.parquet"
     found = duckdb.execute(QUERY, {"files": files})
     print(*(column[0] for column in found.description))

@@ -1,4 +1,4 @@
-"""What the examples share: a look at the mount before they begin, and sample data for who has none."""
+"""Shared by the examples: a check of the mount before they begin, and sample data for empty stores."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 Messages = Sequence[Mapping[str, object]]
-"""As `append@format=json` takes them: body, keys, tags."""
+"""Messages for `append@format=json`: body, keys, tags."""
 
 
 def arguments(usage: str, samples: Sequence[Messages]) -> list[str]:
-    """What is on the command line: MOUNT, then a topic for each of `samples`, then the rest that `usage` names.
+    """The command line: MOUNT, then a topic for each of `samples`, then the other arguments in `usage`.
 
-    With --sample, the topics get their sample data first. Ends the program with a line where something is missing.
+    With --sample, the topics get their sample data first. Ends the program with an error if an argument, the mount or a
+    topic is missing.
     """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark's workers import what this program does
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark's workers run another Python, without fsstore
     given = [argument for argument in sys.argv[1:] if argument != "--sample"]
     if len(given) != len(usage.split()):
         sys.exit(f"usage: {sys.argv[0]} [--sample] {usage}")
@@ -33,7 +34,7 @@ def arguments(usage: str, samples: Sequence[Messages]) -> list[str]:
 
 
 def publish(topic: Path, messages: Messages) -> None:
-    """Publish messages to a topic, which is made if need be."""
+    """Publish messages to a topic, which is made if it does not exist."""
     topic.mkdir(exist_ok=True)
     (topic / "append@format=json").write_text("".join(json.dumps(message) + "\n" for message in messages))
 

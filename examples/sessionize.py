@@ -1,6 +1,6 @@
-"""Sessions of a web log: the clicks of a user that are no more than half an hour apart.
+"""Sessions of a web log: clicks of a user at most half an hour apart.
 
-python examples/sessionize.py /mnt/mq clicks sessions    # --sample: with clicks to begin with
+python examples/sessionize.py /mnt/mq clicks sessions    # --sample: publishes some clicks first
 
 Reads the topic `clicks`, whose messages are JSON like {"user": "ada", "at": "2026-11-22T10:00:00Z", "path": "/cart"},
 and publishes a message for each session to the topic `sessions`, with the user as its key.
@@ -25,7 +25,7 @@ SAMPLE = bodies(
 
 
 def sessions(clicks: DataFrame) -> DataFrame:
-    """A row a session: user, begin, end, clicks, and the path of the first."""
+    """A row per session: user, begin, end, clicks, and the path of the first."""
     of_user = Window.partitionBy("user").orderBy("at")
     pause = f.col("at").cast("double") - f.lag("at").over(of_user).cast("double")
     begins = f.when(pause <= PAUSE_SECONDS, 0).otherwise(1)
@@ -37,7 +37,7 @@ def sessions(clicks: DataFrame) -> DataFrame:
 
 
 def main(mount: str, topic: str, target: str) -> None:
-    """Read the one topic, publish to the other."""
+    """Read one topic, publish to the other."""
     spark = SparkSession.builder.appName("sessionize").getOrCreate()
     bodies = messages(spark, mount, [topic]).select(f.from_json(f.col("body").cast("string"), CLICK).alias("click"))
     found = sessions(bodies.select("click.*").where("user is not null"))

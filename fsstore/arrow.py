@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from engine import ExpiredMessageError, MessageStore
-from fsstore.parquet.file_map import map_file, place_of
+from fsstore.parquet.file_map import chunk_index, map_file
 from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.layout import MAGIC, PAGE_BYTES, Layout, RangeKey, measure, range_key
 from fsstore.parquet.row_groups import Columns, read_columns
@@ -65,7 +65,7 @@ def _table(layout: Layout, columns: Sequence[Columns]) -> pa.Table:
     data = bytearray(layout.size)
     data[: len(MAGIC)] = MAGIC
     for number, start in enumerate(found.starts[:-1].tolist()):
-        row_group, column = place_of(number)
+        row_group, column = chunk_index(number)
         chunk = columns[row_group].chunks[SCHEMA.in_file[column].name].encode()
         data[start : start + len(chunk)] = chunk
     data[-len(found.footer) :] = found.footer

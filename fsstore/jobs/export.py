@@ -1,15 +1,15 @@
 """Export: the messages of a mounted store as a Parquet dataset, partitioned by topic and date, in few large files.
 
-A unit at a time: tasks (`bring`), run by threads of this machine or by Spark, read it through `@parquet/`, write it
-beside the dataset and read that again; counts and checksums are compared, its files moved into the dataset, and it is
-marked as finished. Each start brings what is not finished: what is new, and the unit that an interrupted one was at.
+It proceeds in units. Tasks (`bring`), run by threads of this machine or by Spark, read a unit's messages through
+`@parquet/`, write them beside the dataset and read them again. Counts and checksums are compared, the files are moved
+into the dataset, and the unit is marked as finished. Each start exports all messages that are not in a finished unit.
 
-DIR/_fsstore/plan.json             the queues' ranges as of the last start, and where their last messages lie in the log
+DIR/_fsstore/plan.json             the queues' ranges at the last start, and the physical offsets of their last messages
 DIR/_fsstore/unit-00007.json       that unit is in the dataset: its ranges, counts, checksum and files
 DIR/topic=…/date=…/unit-00007-…    its messages
 
-Readers of datasets skip names that begin with an underscore. A task is a function of paths, on whatever host it runs.
-Arrow's columns go from file to file, and nothing becomes a row in between.
+Readers of datasets skip names that begin with an underscore. A task is a function of paths, so it runs on any host.
+Arrow's columns are copied from file to file; no row objects are made.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fsstore.jobs.mount import Bounds, Range, bounds, cut, offset_at, place_of, range_path, size_of, within
+from fsstore.jobs.mount import Bounds, QueueRange, bounds, cut, offset_at, physical_offset, range_path, size_of, within
 from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.names import topic_partition
 
 
 class ExportError(RuntimeError):
-    """An export can't go on, or isn't what it should be; `reason` says why."""
+    """An export can't proceed, or its result is wrong; `reason` says why."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -45,12 +45,12 @@ class ExportError(RuntimeError):
 
 
 class NoTopicError(ExportError):
-    """A topic that is wanted is not there."""
+    """A selected topic does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportSelection:
-    """What to export: topics (None: all) and times, epoch milliseconds, [from_ms, until_ms)."""
+    """Messages to export: topics (None: all) and times in epoch milliseconds, [from_ms, until_ms)."""
 
     topics: tuple[str, ...] | None = None
     from_ms: int | None = None
@@ -59,10 +59,10 @@ class ExportSelection:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one job brought. `crc_sum` is the sum of the bodies' CRC-32; `expired` messages went before their turn."""
+    """Result of an exported unit. `crc_sum` is the sum of the bodies' CRC-32; `expired` messages expired before."""
 
     number: int
-    ranges: tuple[Range, ...]
+    ranges: tuple[QueueRange, ...]
     messages: int
     left_out: int
     expired: int
@@ -78,94 +78,99 @@ class ExportFolder:
         self._state = path / "_fsstore"
         self.staging = self._state / "staging"
 
-    def plan(self, wanted: ExportSelection, found: list[Range], place_of: PlaceOf) -> list[Range]:
-        """The ranges to bring: those of the last start, as far as queues reach now. It is remembered.
+    def plan(
+        self, wanted: ExportSelection, found: list[QueueRange], physical_offset: PhysicalOffset
+    ) -> list[QueueRange]:
+        """The ranges to export: those of the last start, extended to the present ends of the queues. The plan is
+        stored.
 
-        ExportError when the folder holds an export of something else, or other files, or of a topic that was deleted
-        and made again since.
+        ExportError: the folder has an export with another selection, or other files, or a topic that was deleted and
+        made again since.
         """
         asked = json.loads(json.dumps(asdict(wanted)))
         file = self._state / "plan.json"
         if not file.exists():
             if self.path.exists() and any(self.path.iterdir()) and not self._state.exists():
                 raise ExportError(f"{self.path} is not empty and holds no export: name another directory")
-            before: dict[tuple[str, int], tuple[Range, int | None]] = {}
+            before: dict[tuple[str, int], tuple[QueueRange, int | None]] = {}
         else:
             plan = json.loads(file.read_text())
             if plan["wanted"] != asked:
                 raise ExportError(
                     f"{self.path} was started with other topics or times: name them, or another directory"
                 )
-            ranges = [Range(*part) for part in plan["ranges"]]
-            places = plan.get("last_places", [None] * len(ranges))  # one of before has none
+            ranges = [QueueRange(*part) for part in plan["ranges"]]
+            places = plan.get("last_places", [None] * len(ranges))  # plans of older versions have none
             before = {(part.topic, part.queue): (part, at) for part, at in zip(ranges, places, strict=True)}
-        parts = list(_extended(before, found, place_of))
-        places = [place_of(part.topic, part.queue, part.end - 1) for part in parts]
+        parts = list(_extended(before, found, physical_offset))
+        places = [physical_offset(part.topic, part.queue, part.end - 1) for part in parts]
         self._state.mkdir(parents=True, exist_ok=True)
         write_durably(file, {"wanted": asked, "ranges": parts, "last_places": places})
         return parts
 
     def units(self) -> list[Unit]:
-        """What is finished, oldest first."""
+        """Finished units, the oldest first."""
         return [_unit(json.loads(file.read_text())) for file in sorted(self._state.glob("unit-*.json"))]
 
     def finish(self, unit: Unit) -> None:
-        """From now on `unit` is part of the dataset, whatever happens."""
+        """Make `unit` part of the dataset, durably."""
         write_durably(self._state / f"unit-{unit.number:05}.json", asdict(unit))
 
     def clear(self, number: int) -> None:
-        """Remove what an interrupted start left of a unit."""
+        """Remove the files of an unfinished unit that an interrupted start left."""
         self.clear_staging()
         for file in self.path.glob(f"topic=*/date=*/unit-{number:05}-*"):
             file.unlink()
 
     def clear_staging(self) -> None:
-        """Remove what tasks wrote and what is no part of the dataset."""
+        """Remove files of tasks that are not in the dataset."""
         if self.staging.exists():
             shutil.rmtree(self.staging)
 
 
-PlaceOf = Callable[[str, int, int], int | None]
-"""Takes topic, queue and queue offset of a message, and returns its physical offset; None: it is not there."""
+PhysicalOffset = Callable[[str, int, int], int | None]
+"""Takes topic, queue and queue offset of a message, and returns its physical offset; None: there is no such message."""
 
 
 def _extended(
-    before: dict[tuple[str, int], tuple[Range, int | None]], found: list[Range], place_of: PlaceOf
-) -> Iterator[Range]:
-    """What was planned, up to where queues end now, and queues that came."""
+    before: dict[tuple[str, int], tuple[QueueRange, int | None]],
+    found: list[QueueRange],
+    physical_offset: PhysicalOffset,
+) -> Iterator[QueueRange]:
+    """The planned ranges up to the present ends of the queues, and ranges of new queues."""
     now = {(part.topic, part.queue): part for part in found}
     for queue in sorted(before.keys() | now.keys()):
         if queue not in before:
             yield now[queue]
             continue
-        part, last_place = before[queue]
-        if None not in (last_place, place := place_of(*queue, part.end - 1)) and place != last_place:
+        part, last_physical = before[queue]
+        if None not in (last_physical, now_at := physical_offset(*queue, part.end - 1)) and now_at != last_physical:
             raise ExportError(f"{part.topic}/{part.queue} was deleted and made again since: name another directory")
         yield part._replace(end=max(part.end, now[queue].end)) if queue in now else part
 
 
-def left_of(plan: list[Range], units: list[Unit]) -> list[Range]:
-    """The plan without what is finished."""
+def left_of(plan: list[QueueRange], units: list[Unit]) -> list[QueueRange]:
+    """The ranges of a plan that are not in finished units."""
     done = {(part.topic, part.queue): part.end for unit in units for part in unit.ranges}
     left = (part._replace(begin=max(part.begin, done.get((part.topic, part.queue), 0))) for part in plan)
     return [part for part in left if part.begin < part.end]
 
 
-def without_expired(parts: list[Range], bounds: Bounds) -> Iterator[Range]:
-    """What is still there of ranges."""
+def without_expired(parts: list[QueueRange], bounds: Bounds) -> Iterator[QueueRange]:
+    """The parts of ranges that have not expired."""
     for part in parts:
         there = within(bounds, part)
         if there.begin < there.end:
             yield there
 
 
-def messages_in(parts: Sequence[Range]) -> int:
-    """How many queue offsets ranges have."""
+def messages_in(parts: Sequence[QueueRange]) -> int:
+    """Number of queue offsets in ranges."""
     return sum(part.end - part.begin for part in parts)
 
 
 def write_durably(file: Path, value: Any) -> None:
-    """A JSON file that is there whole, and on disk, or as it was."""
+    """Write a JSON file durably: after a crash it has either the old or the new content."""
     fresh = file.with_suffix(".new")
     with fresh.open("w") as output:
         json.dump(value, output)
@@ -176,7 +181,7 @@ def write_durably(file: Path, value: Any) -> None:
 
 
 def sync_path(path: Path) -> None:
-    """A file or directory is on disk when this returns."""
+    """Sync a file or directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -185,42 +190,42 @@ def sync_path(path: Path) -> None:
 
 
 def _unit(record: dict[str, Any]) -> Unit:
-    ranges = tuple(Range(*part) for part in record.pop("ranges"))
+    ranges = tuple(QueueRange(*part) for part in record.pop("ranges"))
     return Unit(ranges=ranges, files=tuple(record.pop("files")), **record)
 
 
 _MICROSECONDS_A_DAY = 86_400_000_000
-_ROW_GROUP_MESSAGES = 1 << 20  # what a file is made from is bounded: mostly it is one row group
+_ROW_GROUP_MESSAGES = 1 << 20  # a file's size is limited, so mostly it is one row group
 
 
-class Figures(NamedTuple):
-    """What is compared between what was read and what was written."""
+class Totals(NamedTuple):
+    """Numbers that are compared between the messages read and written."""
 
     messages: int
     crc_sum: int
 
 
-class Part(NamedTuple):
-    """What a task brought: its files, what was read for them, what was found in them again, and how many damaged
-    messages `@parquet/` left out."""
+class TaskResult(NamedTuple):
+    """Result of a task: its files, the totals of the messages read, those of the messages found in the files, and the
+    number of damaged messages that `@parquet/` left out."""
 
     files: tuple[str, ...]
-    read: Figures
-    found: Figures
+    read: Totals
+    found: Totals
     left_out: int
 
 
-def bring(root: str, folder: str, most_bytes: int, task: tuple[int, Sequence[Range]]) -> Part:
-    """Write the ranges of a numbered task to `folder`/date=…/ and onto the disk, up to about `most_bytes` of messages a
-    file. A task that is done twice writes other files.
+def bring(root: str, folder: str, most_bytes: int, task: tuple[int, Sequence[QueueRange]]) -> TaskResult:
+    """Write the ranges of a numbered task durably to `folder`/date=…/, with up to about `most_bytes` of messages per
+    file. A repeated task writes other files.
 
-    OSError where a range isn't there.
+    OSError: a range does not exist.
     """
     number, pieces = task
     attempt, numbers = uuid.uuid4().hex, count()
     files, read = [], []
     for table in _gathered(_row_groups(root, pieces), most_bytes):
-        read.append(figures_of(table["body"]))
+        read.append(totals_of(table["body"]))
         for date, messages in _by_date(table):
             file = Path(folder, f"date={date}", f"part-{number:05}-{next(numbers):03}-{attempt}.parquet")
             write_file(file, messages)
@@ -228,18 +233,18 @@ def bring(root: str, folder: str, most_bytes: int, task: tuple[int, Sequence[Ran
     left_out = 0
     if total(read).messages != messages_in(pieces):
         left_out = sum(_left_out(range_path(root, piece)) for piece in pieces)
-    return Part(tuple(files), total(read), total(map(_figures_in, files)), left_out)
+    return TaskResult(tuple(files), total(read), total(map(_totals_in, files)), left_out)
 
 
-def total(figures: Iterable[Figures]) -> Figures:
-    """The sum of figures."""
-    parts = list(figures)
-    return Figures(sum(part.messages for part in parts), sum(part.crc_sum for part in parts))
+def total(totals: Iterable[Totals]) -> Totals:
+    """The sum of totals."""
+    parts = list(totals)
+    return Totals(sum(part.messages for part in parts), sum(part.crc_sum for part in parts))
 
 
-def figures_of(bodies: pa.ChunkedArray) -> Figures:
-    """The figures of a column of bodies, none of them null."""
-    return Figures(len(bodies), sum(map(_crc_sum, bodies.chunks)))
+def totals_of(bodies: pa.ChunkedArray) -> Totals:
+    """The totals of a column of bodies without nulls."""
+    return Totals(len(bodies), sum(map(_crc_sum, bodies.chunks)))
 
 
 def _crc_sum(bodies: pa.Array) -> int:
@@ -252,8 +257,8 @@ def _crc_sum(bodies: pa.Array) -> int:
     return sum(crc32(view[begin:end]) for begin, end in pairwise(begins))
 
 
-def _row_groups(root: str, pieces: Sequence[Range]) -> Iterator[pa.Table]:
-    """The messages of ranges, a row group of `@parquet/` at a time, with their queue."""
+def _row_groups(root: str, pieces: Sequence[QueueRange]) -> Iterator[pa.Table]:
+    """The messages of ranges by row groups of `@parquet/`, with a column for the queue."""
     for piece in pieces:
         with pq.ParquetFile(range_path(root, piece)) as file:
             for index in range(file.num_row_groups):
@@ -262,7 +267,7 @@ def _row_groups(root: str, pieces: Sequence[Range]) -> Iterator[pa.Table]:
 
 
 def _gathered(tables: Iterable[pa.Table], most_bytes: int) -> Iterator[pa.Table]:
-    """Tables put together until they have so many bytes."""
+    """Tables combined until they have `most_bytes`."""
     gathered: list[pa.Table] = []
     size = 0
     for table in tables:
@@ -276,7 +281,7 @@ def _gathered(tables: Iterable[pa.Table], most_bytes: int) -> Iterator[pa.Table]
 
 
 def _by_date(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """A table by the days of its store times, in UTC."""
+    """A table split by the days of its store times, in UTC."""
     days = table["store_time"].cast(pa.int64()).to_numpy() // _MICROSECONDS_A_DAY
     found = np.unique(days)
     for day in found:
@@ -285,106 +290,111 @@ def _by_date(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 
 
 def write_file(file: Path, table: pa.Table) -> None:
-    """Write a file of a dataset, and onto the disk."""
+    """Write a file of a dataset, durably."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with_dictionary = [*SCHEMA.repeating, "queue"]
     pq.write_table(table, file, row_group_size=_ROW_GROUP_MESSAGES, use_dictionary=with_dictionary, store_schema=False)
     sync_path(file)
 
 
-def _figures_in(file: str) -> Figures:
+def _totals_in(file: str) -> Totals:
     with pq.ParquetFile(file) as written:
         row_groups = range(written.num_row_groups)
         return total(
-            figures_of(written.read_row_group(index, ["body"], use_threads=False)["body"]) for index in row_groups
+            totals_of(written.read_row_group(index, ["body"], use_threads=False)["body"]) for index in row_groups
         )
 
 
 def _left_out(path: str) -> int:
-    """How many damaged messages a file of `@parquet/` leaves out."""
+    """Number of damaged messages that a file of `@parquet/` leaves out."""
     return int((pq.read_metadata(path).metadata or {}).get(b"fsstore.left_out", 0))
 
 
 FILE_BYTES = 256 << 20
-"""A file of the dataset comes from about so many bytes of `@parquet/`."""
+"""Bytes of `@parquet/` for a file of the dataset, about."""
 UNIT_FILES = 16
 _ATTEMPTS = 3
 
 Progress = Callable[[int, int], None]
-"""Takes how many messages are done, and how many there are."""
-Task = tuple[int, Sequence[Range]]
+"""Takes the number of messages that are done, and the total."""
+Task = tuple[int, Sequence[QueueRange]]
 
 
 class Runner(Protocol):
-    """What runs tasks."""
+    """Runs tasks."""
 
     @property
     def parallelism(self) -> int:
-        """How many run at once."""
+        """Number of tasks that run at once."""
 
-    def run(self, work: Callable[[Task], Part], tasks: Sequence[Task], tell: Callable[[float], None]) -> list[Part]:
-        """What `work` returns for each of `tasks`; `tell` is called with the share that is done."""
+    def run(
+        self, work: Callable[[Task], TaskResult], tasks: Sequence[Task], report: Callable[[float], None]
+    ) -> list[TaskResult]:
+        """The result of `work` for each of `tasks`; `report` is called with the share that is done."""
 
 
 class Threads:
-    """Runs tasks on this machine."""
+    """Runs tasks in threads of this machine."""
 
     parallelism = os.cpu_count() or 1
 
-    def run(self, work: Callable[[Task], Part], tasks: Sequence[Task], tell: Callable[[float], None]) -> list[Part]:
+    def run(
+        self, work: Callable[[Task], TaskResult], tasks: Sequence[Task], report: Callable[[float], None]
+    ) -> list[TaskResult]:
         parts = []
         executor = ThreadPoolExecutor(self.parallelism)
         try:
             for part in executor.map(work, tasks):
                 parts.append(part)
-                tell(len(parts) / len(tasks))
+                report(len(parts) / len(tasks))
         finally:
             executor.shutdown(cancel_futures=True)
         return parts
 
 
 class Export:
-    """An export, planned: what is wrong with it is known before it runs."""
+    """A planned export; its plan is checked before it runs."""
 
     def __init__(self, mount: str | os.PathLike[str], folder: str | os.PathLike[str], wanted: ExportSelection) -> None:
         """ExportError, MountGoneError."""
         self._root = str(Path(mount).absolute())
         self._target = ExportFolder(Path(folder).absolute())
-        self._plan = self._target.plan(wanted, _found(self._root, wanted), partial(place_of, self._root))
+        self._plan = self._target.plan(wanted, _found(self._root, wanted), partial(physical_offset, self._root))
         self.before = self._target.units()
-        """What earlier starts have finished."""
+        """Units that earlier starts have finished."""
 
     @property
     def is_done(self) -> bool:
-        """Whether there is nothing new."""
+        """Whether there are no messages to export."""
         return not left_of(self._plan, self.before)
 
     def run(self, runner: Runner, progress: Progress = lambda done, total: None) -> list[Unit]:
-        """Bring what is not finished; returns the new units. What is published meanwhile isn't in them.
+        """Export all messages that are not in finished units; returns the new units. Messages published meanwhile are
+        not in them.
 
-        ExportError where what was written isn't what was read. MountGoneError.
+        ExportError: the messages written differ from those read. MountGoneError.
         """
         units, total = list(self.before), messages_in(self._plan)
         while left := left_of(self._plan, units):
             parts = _next_unit(self._root, left, FILE_BYTES * max(UNIT_FILES, runner.parallelism))
-            tell = _share_of(progress, total - messages_in(left), messages_in(parts), total)
-            units.append(_bring(runner, tell, self._root, self._target, len(units), parts))
-            tell(1)
+            report = _share_of(progress, total - messages_in(left), messages_in(parts), total)
+            units.append(_bring(runner, report, self._root, self._target, len(units), parts))
+            report(1)
         return units[len(self.before) :]
 
 
 def _share_of(progress: Progress, done: int, share: int, total: int) -> Callable[[float], None]:
-    """What takes how much of the next `share` messages is done, after `done` of them."""
+    """A function that reports progress, from the done share of the next `share` messages, after `done` of them."""
     return lambda fraction: progress(done + int(share * fraction), total)
 
 
-def _found(root: str, wanted: ExportSelection) -> list[Range]:
+def _found(root: str, wanted: ExportSelection) -> list[QueueRange]:
     there: Bounds = bounds(root)
     missing = set(wanted.topics or ()) - there.keys()
     if missing:
         raise NoTopicError(f"no topic {min(missing)!r}: there are: {', '.join(sorted(there)) or 'none yet'}")
     found = [
-        Range(topic, queue, _offset_at(root, topic, queue, wanted.from_ms, begin, end),
+        QueueRange(topic, queue, _offset_at(root, topic, queue, wanted.from_ms, begin, end),
               end if wanted.until_ms is None else _offset_at(root, topic, queue, wanted.until_ms, begin, end))
         for topic, queues in sorted(there.items()) if wanted.topics is None or topic in wanted.topics
         for queue, (begin, end) in sorted(queues.items())
@@ -400,15 +410,15 @@ def _offset_at(root: str, topic: str, queue: int, when_ms: int | None, begin: in
     return end if found is None else found
 
 
-def _next_unit(root: str, left: list[Range], most_bytes: int) -> tuple[Range, ...]:
-    """Ranges of one topic, a range a queue, up to about so many bytes."""
-    found: dict[int, Range] = {}
+def _next_unit(root: str, left: list[QueueRange], most_bytes: int) -> tuple[QueueRange, ...]:
+    """Ranges of one topic, one per queue, up to about `most_bytes`."""
+    found: dict[int, QueueRange] = {}
     size = 0
     for whole in left:
         if whole.topic != left[0].topic or size >= most_bytes:
             break
         for part in cut(whole):
-            found[part.queue] = Range(whole.topic, whole.queue, whole.begin, part.end)
+            found[part.queue] = QueueRange(whole.topic, whole.queue, whole.begin, part.end)
             size += size_of(root, part)
             if size >= most_bytes:
                 break
@@ -416,15 +426,15 @@ def _next_unit(root: str, left: list[Range], most_bytes: int) -> tuple[Range, ..
 
 
 def _bring(
-    runner: Runner, tell: Callable[[float], None], root: str, target: ExportFolder, number: int,
-    parts: tuple[Range, ...],
+    runner: Runner, report: Callable[[float], None], root: str, target: ExportFolder, number: int,
+    parts: tuple[QueueRange, ...],
 ) -> Unit:  # fmt: skip
-    """One unit, again where retention takes messages away from under the job."""
+    """Export a unit, again if retention removes messages meanwhile."""
     for attempt in range(_ATTEMPTS):
         there = list(without_expired(list(parts), bounds(root)))
         target.clear(number)
         try:
-            brought = _run(runner, tell, root, target, [piece for part in there for piece in cut(part)])
+            brought = _run(runner, report, root, target, [piece for part in there for piece in cut(part)])
             return _finish(target, number, parts, there, brought)
         except Exception:
             if attempt + 1 == _ATTEMPTS or list(without_expired(there, bounds(root))) == there:
@@ -433,7 +443,7 @@ def _bring(
 
 
 def _finish(
-    target: ExportFolder, number: int, parts: tuple[Range, ...], there: list[Range], brought: list[Part]
+    target: ExportFolder, number: int, parts: tuple[QueueRange, ...], there: list[QueueRange], brought: list[TaskResult]
 ) -> Unit:
     read, found = (total(getattr(part, name) for part in brought) for name in ("read", "found"))
     left_out = sum(part.left_out for part in brought)
@@ -449,18 +459,18 @@ def _finish(
 
 
 def _run(
-    runner: Runner, tell: Callable[[float], None], root: str, target: ExportFolder, pieces: list[Range]
-) -> list[Part]:
-    """Ranges into files below `staging`, by tasks that each have about as much to do."""
+    runner: Runner, report: Callable[[float], None], root: str, target: ExportFolder, pieces: list[QueueRange]
+) -> list[TaskResult]:
+    """Write ranges to files below `staging`, by tasks of about the same size."""
     tasks = list(enumerate(_shares(pieces, [size_of(root, piece) for piece in pieces])))
-    return runner.run(partial(bring, root, str(target.staging), FILE_BYTES), tasks, tell) if tasks else []
+    return runner.run(partial(bring, root, str(target.staging), FILE_BYTES), tasks, report) if tasks else []
 
 
-def _shares(pieces: list[Range], sizes: list[int]) -> list[list[Range]]:
-    """Neighbouring ranges, shared out among as many tasks as there are files to be."""
+def _shares(pieces: list[QueueRange], sizes: list[int]) -> list[list[QueueRange]]:
+    """Neighbouring ranges, distributed to as many tasks as there will be files."""
     whole = max(sum(sizes), 1)
     tasks = -(-whole // FILE_BYTES)
-    shares: list[list[Range]] = [[] for _ in range(tasks)]
+    shares: list[list[QueueRange]] = [[] for _ in range(tasks)]
     done = 0
     for piece, size in zip(pieces, sizes, strict=True):
         shares[min((done + size // 2) * tasks // whole, tasks - 1)].append(piece)
@@ -469,14 +479,14 @@ def _shares(pieces: list[Range], sizes: list[int]) -> list[list[Range]]:
 
 
 def _move(target: ExportFolder, number: int, topic: str, files: list[Path]) -> tuple[str, ...]:
-    """Into the dataset, and to the disk; the files' names."""
+    """Move files into the dataset, durably; returns their names there."""
     partition = target.path / os.fsdecode(topic_partition(topic))
     moved = []
     for file in files:
-        place = partition / file.parent.name / f"unit-{number:05}-{file.name}"
-        place.parent.mkdir(parents=True, exist_ok=True)
-        file.rename(place)
-        moved.append(str(place.relative_to(target.path)))
+        target_file = partition / file.parent.name / f"unit-{number:05}-{file.name}"
+        target_file.parent.mkdir(parents=True, exist_ok=True)
+        file.rename(target_file)
+        moved.append(str(target_file.relative_to(target.path)))
     for folder in {target.path / name for file in moved for name in Path(file).parents}:
         sync_path(folder)
     target.clear_staging()

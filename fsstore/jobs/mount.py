@@ -1,6 +1,6 @@
-"""A mounted store as jobs meet it: the bounds of its queues, the files of `@parquet/`, and daemons that come and go.
+"""A mounted store as jobs use it: the bounds of its queues, the files of `@parquet/`, and restarts of the daemon.
 
-No Spark in here: what the driver plans with and what executors read through is the tree of files alone.
+It imports no Spark: the driver plans, and executors read, with the tree of files alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from fsstore.parquet.names import SEGMENT_MESSAGES, queue_partition, segment_name, topic_partition
 
 PATIENCE_S = 60.0
-"""How long a job waits for a mount whose daemon is gone."""
+"""Seconds for which a job waits for a mount whose daemon has ended."""
 RETRY_PAUSE_S = 0.2
 
 _GONE = frozenset((errno.ENOTCONN, errno.ENOENT, errno.ENODEV, errno.ECONNABORTED, errno.ESTALE))
@@ -27,7 +27,7 @@ Bounds = dict[str, dict[int, tuple[int, int]]]
 """topic -> queue -> (oldest queue offset, next queue offset)."""
 
 
-class Range(NamedTuple):
+class QueueRange(NamedTuple):
     """Queue offsets [begin, end) of a queue."""
 
     topic: str
@@ -37,19 +37,19 @@ class Range(NamedTuple):
 
 
 class MountGoneError(RuntimeError):
-    """Nothing has been mounted at `path`, or nobody has served it, for as long as a job waits."""
+    """No store was mounted at `path`, or no daemon served it, for as long as a job waits."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self.path = path
 
     def __str__(self) -> str:
-        return f"no store is mounted at {self.path}: mount it (mountctl mount STORE {self.path}) on this host, too"
+        return f"no store is mounted at {self.path}: mount it (mountctl mount STORE {self.path}) on this host too"
 
 
 class DataLossError(RuntimeError):
-    """Messages from queue offset `expected` on are gone, `found` is what there is, and the query is not to pass over
-    that."""
+    """Messages from queue offset `expected` on were removed, the store continues at `found`, and the query must not
+    skip messages."""
 
     def __init__(self, topic: str, queue: int, expected: int, found: int, why: str = "they expired") -> None:
         super().__init__(topic, queue, expected, found, why)
@@ -59,14 +59,14 @@ class DataLossError(RuntimeError):
     def __str__(self) -> str:
         topic, queue, expected, found, why = self.args
         return (
-            f"{topic}/{queue}: messages from queue offset {expected} on were to be read, and {found} is what there is: "
-            f"{why}; failOnDataLoss=false goes on with what is there"
+            f"{topic}/{queue}: messages from queue offset {expected} on were to be read, but it continues at {found}: "
+            f"{why}; failOnDataLoss=false skips them"
         )
 
 
 def bounds(mount: str) -> Bounds:
-    """The bounds of every queue now; waits for the mount while its daemon is gone. MountGoneError; OSError EIO: the
-    disk refuses the end of a queue."""
+    """The present bounds of every queue. Waits for the mount while its daemon is down. MountGoneError; OSError EIO: the
+    disk refuses to read the end of a queue."""
     return while_gone(mount, lambda: _bounds(mount))
 
 
@@ -80,21 +80,21 @@ def _bounds(mount: str) -> Bounds:
     }
 
 
-def place_of(mount: str, topic: str, queue: int, offset: int) -> int | None:
+def physical_offset(mount: str, topic: str, queue: int, offset: int) -> int | None:
     """Physical offset of a message; None: there is none, or it is damaged. Waits as `bounds` does. MountGoneError."""
     message = os.path.join(mount, topic, str(queue), str(offset))
     return if_there(mount, lambda: int(os.getxattr(message, "user.mq.physical_offset")))
 
 
 def offset_at(mount: str, topic: str, queue: int, time_ms: int) -> int | None:
-    """The first queue offset stored at or after a time, which is what the link `@<time>` leads to; None: there is none.
-    Waits as `bounds` does. MountGoneError."""
+    """The first queue offset stored at or after a time, the target of the link `@<time>`; None: there is none. Waits as
+    `bounds` does. MountGoneError."""
     link = os.path.join(mount, topic, str(queue), f"@{time_ms}")
     return if_there(mount, lambda: int(os.path.basename(os.readlink(link))))
 
 
 def if_there(mount: str, look: Callable[[], _T]) -> _T | None:
-    """What `look` returns; None where what it looks at is not there, or damaged. Waits as `bounds` does."""
+    """The result of `look`; None: the file does not exist, or is damaged. Waits as `bounds` does."""
 
     def try_to_look() -> _T | None:
         try:
@@ -102,14 +102,14 @@ def if_there(mount: str, look: Callable[[], _T]) -> _T | None:
         except OSError as error:
             if error.errno not in _NO_MESSAGE:
                 raise
-        os.stat(os.path.join(mount, "@store"))  # else it is the mount that is not there
+        os.stat(os.path.join(mount, "@store"))  # fails if the mount itself is missing
         return None
 
     return while_gone(mount, try_to_look)
 
 
 def while_gone(mount: str, work: Callable[[], _T]) -> _T:
-    """What `work` returns, tried again while the daemon is gone. MountGoneError after PATIENCE_S."""
+    """The result of `work`, which is repeated while the daemon is down. MountGoneError after PATIENCE_S."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -122,29 +122,29 @@ def while_gone(mount: str, work: Callable[[], _T]) -> _T:
         time.sleep(RETRY_PAUSE_S)
 
 
-def within(bounds: Bounds, part: Range) -> Range:
-    """`part` without what the store does not have; one of a queue that is gone begins at its end."""
+def within(bounds: Bounds, part: QueueRange) -> QueueRange:
+    """`part` without messages that the store does not have. A range of a deleted queue becomes empty, at its end."""
     oldest, end = bounds.get(part.topic, {}).get(part.queue, (part.end, part.end))
     return part._replace(begin=max(part.begin, oldest), end=min(part.end, end))
 
 
-def cut(whole: Range, most: int = SEGMENT_MESSAGES) -> Iterator[Range]:
-    """A range in pieces that each are a file: cut at the multiples of `most`, which is 65,536 at most."""
+def cut(whole: QueueRange, most: int = SEGMENT_MESSAGES) -> Iterator[QueueRange]:
+    """A range in pieces with a file each: cut at multiples of `most`, which is at most 65,536."""
     begin = whole.begin
     while begin < whole.end:
         end = min((begin // most + 1) * most, whole.end)
-        yield Range(whole.topic, whole.queue, begin, end)
+        yield QueueRange(whole.topic, whole.queue, begin, end)
         begin = end
 
 
-def range_path(mount: str, part: Range) -> str:
-    """The Parquet file of a range that `cut` made."""
+def range_path(mount: str, part: QueueRange) -> str:
+    """The Parquet file of a range from `cut`."""
     names = (topic_partition(part.topic), queue_partition(part.queue), segment_name(part.begin, part.end))
     return os.path.join(mount, "@parquet", *map(os.fsdecode, names))
 
 
-def size_of(mount: str, part: Range) -> int:
-    """Bytes of the Parquet file of a range that `cut` made; 0: it has expired."""
+def size_of(mount: str, part: QueueRange) -> int:
+    """Bytes of the Parquet file of a range from `cut`; 0: it has expired."""
     try:
         return os.stat(range_path(mount, part)).st_size
     except FileNotFoundError:
@@ -152,8 +152,8 @@ def size_of(mount: str, part: Range) -> int:
 
 
 def files_between(mount: str, topic: str, from_ms: int | None, until_ms: int | None) -> list[str]:
-    """The Parquet files of a topic that may have messages stored in [from_ms, until_ms), by the names and times of a
-    listing: none is opened. As with `@<time>`, times are taken to rise within a queue."""
+    """The Parquet files of a topic that may have messages stored in [from_ms, until_ms), by names and times of a
+    listing: no file is opened. As for `@<time>`, times are assumed to rise within a queue."""
     found = []
     for queue in sorted(os.scandir(os.path.join(mount, "@parquet", os.fsdecode(topic_partition(topic)))), key=_name):
         begins_ms = 0  # no message of the next file is older

@@ -1,17 +1,17 @@
-"""Exactly once: which messages of a batch a topic has already.
+"""Exactly once: finds the messages of a batch that a topic has already.
 
-Each write of a batch is published whole or not at all, and its first message says so, in the same record:
+Each write of a batch is published as a whole or not at all, and its first message marks it, in the same record:
 
-    UNIQ_KEY      spark.<application>.<batch>          by which `keys/<it>@all` leads to all writes of a batch
-    SPARK_WRITE   <task>/<messages>/<write>/<proof>    how many lie behind one another in a queue, and a name for them
+    UNIQ_KEY      spark.<application>.<batch>          the key: `keys/<key>@all` lists all writes of a batch
+    SPARK_WRITE   <task>/<messages>/<write>/<proof>    the number of consecutive messages, and the write's name
 
-Any publisher may store such a message. The proof is a keyed hash of the rest, by a token that only the job knows, so
-that nobody else makes one; of two with one name, which is how one would be copied, the first in the log counts.
+Any publisher may store such a message. The proof is a keyed hash of the other fields, with a token that only the job
+knows, so that no one else can make it. A copied mark has the same name; the first one in the log is valid.
 
-So what was published is known from the store alone, whoever died when. A task that is tried again, or runs twice at the
-same time, leaves out what the writes of that task have, and waits until no other try of it publishes; a batch that is
-repeated after a restart is one task, that leaves out what all writes have: rows may be dealt out to tasks otherwise
-then. Rows are compared by what they hold, so their order does not matter.
+So the store alone tells which messages are published, whichever process died. A repeated task, or one that runs twice
+at the same time, leaves out the messages in the writes of that task, and waits until no other try of it publishes. A
+batch that is repeated after a restart is one task that leaves out the messages in all writes, since its rows may be
+distributed to tasks differently. Rows are compared by content, so their order does not matter.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fsstore.interface import WHOLE_WRITE_BYTES
-from fsstore.jobs.mount import Range, bounds, cut, if_there, range_path, within
+from fsstore.jobs.mount import QueueRange, bounds, cut, if_there, range_path, within
 
 _WRITE = "SPARK_WRITE"
 _WRITTEN = re.compile(r"([0-9]{1,9})/([0-9]{1,6})/([0-9a-f]+)/([0-9a-f]{32})")
 _APPLICATION = re.compile(r"[\w.-]{1,100}", re.ASCII)
 
 MOST_MESSAGES = WHOLE_WRITE_BYTES // len(b'{"body":""}\n')
-"""Of one write."""
+"""Messages of one write at most."""
 MARK_BYTES = 340
-"""Of what says what a write is."""
+"""Bytes of the mark of a write."""
 
 
 class Write(NamedTuple):
-    """Messages that were published at once, by a task of that number."""
+    """Messages that a task published in one write."""
 
-    part: Range
+    part: QueueRange
     task: int
     name: str
 
@@ -62,11 +62,12 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, root: str, topic: str, application: str, number: int, token: str) -> Batch:
-        """`token` is known to the job alone, and the same each time. ValueError: no application's name, or no token."""
+        """`token` is a secret of the job, the same each time. ValueError: the application's name is invalid, or no
+        token."""
         if not _APPLICATION.fullmatch(application):
             raise ValueError(f"app_id must be up to 100 letters, digits, dots, dashes and underscores: {application!r}")
         if not token:
-            raise ValueError("app_id needs a token, with which nobody else can say that rows of a batch are published")
+            raise ValueError("app_id needs a token, or other publishers could claim that rows of a batch are published")
         return cls(root, topic, application, int(number), token)
 
     @property
@@ -74,7 +75,7 @@ class Batch(NamedTuple):
         return f"spark.{self.application}.{self.number}"
 
     def marked(self, lines: list[bytes], task: int, name: str) -> list[bytes]:
-        """Lines of JSON to be published in one write, with what says that they are: up to MARK_BYTES more."""
+        """Lines of JSON for one write, with the mark in the first one: up to MARK_BYTES more."""
         write = f"{task}/{len(lines)}/{name}"
         properties = json.dumps({"UNIQ_KEY": self._key, _WRITE: f"{write}/{self._proof(write)}"}).encode()
         return [lines[0][:-1] + b', "properties": ' + properties + b"}", *lines[1:]]
@@ -84,7 +85,7 @@ class Batch(NamedTuple):
         return blake2b(f"{self.topic}/{self._key}/{write}".encode(), key=key, digest_size=16).hexdigest()
 
     def writes(self) -> list[Write]:
-        """What is published of it. Waits for the mount while its daemon is gone."""
+        """The published writes of the batch. Waits for the mount while its daemon is down."""
         folder = Path(self.root, self.topic, "keys", f"{self._key}@all")
         found: dict[str, tuple[int, Write]] = {}
         for name in if_there(self.root, lambda: os.listdir(folder)) or ():
@@ -96,7 +97,7 @@ class Batch(NamedTuple):
         return [write for _, write in found.values()]
 
     def _write_at(self, message: Path) -> Write | None:
-        """The write that begins with a message; None: it begins none of this job's."""
+        """The write that begins with a message; None: it is the first of none of this job's writes."""
         written = if_there(self.root, lambda: os.getxattr(message, f"user.mq.property.{_WRITE}"))
         match = _WRITTEN.fullmatch((written or b"").decode("utf-8", "replace"))
         if match is None or int(match[2]) > MOST_MESSAGES:
@@ -105,12 +106,12 @@ class Batch(NamedTuple):
         if not compare_digest(proof, self._proof(said)):
             return None
         queue, begin = map(int, message.name.split("-"))
-        return Write(Range(self.topic, queue, begin, begin + int(match[2])), int(match[1]), match[3])
+        return Write(QueueRange(self.topic, queue, begin, begin + int(match[2])), int(match[1]), match[3])
 
     @contextmanager
     def only_try(self, task: int) -> Iterator[None]:
-        """While the block runs, no other one of that task does on this host. The lock is the kernel's, on a file that a
-        mount has if it can be written: whoever dies leaves it. OSError EROFS."""
+        """While the block runs, no other try of that task runs on this host. It locks a file that a writable mount has,
+        with a lock of the kernel, which ends with its process. OSError EROFS."""
         digest = blake2b(f"{self.topic}/{self._key}/{task}".encode(), digest_size=7).digest()
         control = os.path.join(self.root, "@store/control")
         descriptor = if_there(self.root, lambda: os.open(control, os.O_WRONLY))
@@ -124,7 +125,8 @@ class Batch(NamedTuple):
 
 
 def left_out(root: str, writes: list[Write]) -> Callable[[bytes], bool]:
-    """What says of each line of JSON, one after the other, whether one of these writes has its message."""
+    """A function that takes the lines of JSON one after the other, and returns whether these writes have the
+    message."""
     now = bounds(root) if writes else {}
     there = Counter(row for write in writes for row in _rows(root, within(now, write.part)))
 
@@ -138,8 +140,8 @@ def left_out(root: str, writes: list[Write]) -> Callable[[bytes], bool]:
     return is_there
 
 
-def _rows(root: str, whole: Range) -> Iterator[bytes]:
-    import pyarrow.parquet as pq  # where something is published twice
+def _rows(root: str, whole: QueueRange) -> Iterator[bytes]:
+    import pyarrow.parquet as pq  # here, because only repeated tasks need it
 
     for part in cut(whole):
         for message in pq.read_table(range_path(root, part), columns=["body", "keys", "tags"]).to_pylist():
@@ -154,6 +156,6 @@ def _row_of(line: bytes) -> bytes:
 
 
 def _row(body: bytes, keys: list[str], tags: str) -> bytes:
-    """What a message is compared by."""
+    """The hash by which messages are compared."""
     text = json.dumps([keys, tags]).encode()
     return blake2b(text + b"\n" + body, digest_size=16).digest()

@@ -1,4 +1,4 @@
-"""Publishing many lines of JSON through the `append` files of a mount, once or at least once."""
+"""Publishing many lines of JSON through the `append` files of a mount, exactly once or at least once."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SAID_BY_THE_MOUNT = frozenset((errno.EINVAL, errno.EFBIG))
 
 
 def make_topic(root: str, topic: str) -> None:
-    """Make a topic where there is none. OSError."""
+    """Make a topic if it does not exist. OSError."""
     if topic not in bounds(root):
         os.makedirs(Path(root) / topic, exist_ok=True)
 
 
 def publish_lines(root: str, topic: str, lines: Iterable[bytes]) -> int:
-    """Publish lines of JSON; returns how many there were."""
+    """Publish lines of JSON; returns their number."""
     numbers = count()
     with BulkAppend(root, topic) as append:
         for line in lines:
@@ -36,8 +36,8 @@ def publish_lines(root: str, topic: str, lines: Iterable[bytes]) -> int:
 
 
 def publish_once(batch: Batch, task: int, lines: Iterable[bytes], *, is_repeated: bool) -> int:
-    """Publish what the topic does not have yet of a task's lines of JSON; returns how many lines there were. A repeated
-    batch is one task, whose lines another one may have published."""
+    """Publish those of a task's lines of JSON that the topic does not have yet; returns the number of all lines. A
+    repeated batch has one task, whose lines other tasks may have published."""
     numbers = count()
     with batch.only_try(task):
         own = [write for write in batch.writes() if is_repeated or write.task == task]
@@ -51,18 +51,18 @@ def publish_once(batch: Batch, task: int, lines: Iterable[bytes], *, is_repeated
 
 
 def why_refused(root: str) -> str:
-    """Why this process's last write was refused, which only `@store/refusals` says in words; empty: not known."""
+    """The reason why this process's last write was refused, from `@store/refusals`; empty: not known."""
     lines = (Path(root) / "@store/refusals").read_text().splitlines()
     own = [words[5] for line in lines if len(words := line.split(" ", 5)) == 6 and words[1] == str(os.getpid())]
     return own[-1] if own else ""
 
 
 class BulkAppend:
-    """Publishes many lines of JSON a write, to a topic's queues in turn, and goes on with the same write when its
-    daemon has come back."""
+    """Publishes lines in large writes to a topic's queues in turn. After a restart of the daemon it continues with the
+    same write."""
 
     def __init__(self, root: str, topic: str, batch: Batch | None = None, task: int = 0) -> None:
-        """With `batch`, of which this is a task, a write that may have been published is not repeated."""
+        """With `batch`, whose task this is, a write that may have been published is not repeated."""
         self._root = root
         self._batch = batch
         self._task = task
@@ -86,14 +86,14 @@ class BulkAppend:
             self._close()
 
     def add(self, line: bytes) -> None:
-        """Publish a line, which has no newline, with the next write."""
+        """Publish a line without its newline, with the next write."""
         if self._waiting_bytes + len(line) + 1 > WHOLE_WRITE_BYTES:
             self._send()
         self._waiting.append(line)
         self._waiting_bytes += len(line) + 1
 
     def _send(self) -> None:
-        """One write, which is published whole or not at all."""
+        """Send a write, which is published as a whole or not at all."""
         if self._waiting:
             lines, name = self._waiting, secrets.token_hex(8)
             if self._batch is not None:
@@ -110,12 +110,12 @@ class BulkAppend:
             self._waiting_bytes = MARK_BYTES
 
     def _is_published(self, name: str) -> bool:
-        """Whether a write is there although it failed: its daemon may have died before it could say so."""
+        """Whether a failed write is published: the daemon may have died before its answer."""
         return self._batch is not None and any(write.name == name for write in self._batch.writes())
 
     def _write(self, text: bytes) -> None:
         try:
-            if len(text) > WHOLE_WRITE_BYTES:  # a line alone, which one write does not take whole: closing publishes it
+            if len(text) > WHOLE_WRITE_BYTES:  # a single line that is too long for one write: the close publishes it
                 with open(f"{self._paths[0]},frame=file", "wb") as file:
                     file.write(text)
                 return
@@ -131,7 +131,7 @@ class BulkAppend:
             raise
 
     def _sync(self) -> None:
-        """Everything that was published before, to any queue, is on disk."""
+        """Wait until all earlier lines are on disk, in all queues."""
         try:
             os.fsync(self._open())
         except OSError:
@@ -139,7 +139,7 @@ class BulkAppend:
             raise
 
     def _open(self) -> int:
-        """The queue whose turn it is."""
+        """The descriptor of the queue whose turn it is."""
         path = self._paths[0]
         if path not in self._descriptors:
             self._descriptors[path] = os.open(path, os.O_WRONLY)
@@ -148,5 +148,5 @@ class BulkAppend:
     def _close(self) -> None:
         while self._descriptors:
             _, descriptor = self._descriptors.popitem()
-            with suppress(OSError):  # write and fsync have reported what counts
+            with suppress(OSError):  # write and fsync have reported all errors
                 os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Records as messages: lines of JSON, and those of files (JSON lines, CSV, Parquet), which pyarrow opens."""
+"""Records as messages: lines of JSON, and records of files (JSON lines, CSV, Parquet), which pyarrow opens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
 
 class RecordsError(ValueError):
-    """Files can't be read as records: `reason` says why, `remedy` what to do."""
+    """Files can't be read as records: `reason` says why; `remedy` says how to proceed."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason, remedy)
@@ -34,11 +34,11 @@ class RecordsError(ValueError):
 
 
 class RecordError(RecordsError):
-    """A record can be no message."""
+    """A record can't be a message."""
 
 
 class Fields(NamedTuple):
-    """The columns, or fields of a line of JSON, that are a message's body (None: the whole record), key and tag."""
+    """The columns, or fields of a line of JSON, for a message's body (None: the whole record), key and tag."""
 
     body: str | None = None
     key: str | None = None
@@ -46,11 +46,11 @@ class Fields(NamedTuple):
 
 
 def kind_of(files: Sequence[Path]) -> str:
-    """What the files' names say they are; they have to agree. RecordsError."""
+    """The format by the files' names, which must agree. RecordsError."""
     found = {".parquet" if file.is_dir() else _suffix(file) for file in files}
     kinds = {SUFFIXES.get(suffix, "?") for suffix in found}
     if len(kinds) > 1 or kinds == {"?"}:
-        raise RecordsError("the files' names don't say what they are", "say it with --format")
+        raise RecordsError("the files' names don't tell their format", "give it with --format")
     return kinds.pop()
 
 
@@ -58,27 +58,29 @@ def _suffix(file: Path) -> str:
     return Path(file.stem).suffix if file.suffix in COMPRESSIONS else file.suffix
 
 
-Tell = Callable[[int], None]
-"""Takes how many bytes of the files have been read."""
+Report = Callable[[int], None]
+"""Takes the number of bytes of the files that have been read."""
 _Record = tuple[object, object, object]
-"""Body, key and tag, as a file has them."""
+"""Body, key and tag as in the file."""
 _Parts = tuple[bytes, list[str], str]
 """Body, keys and tag of a message."""
 
 
-def messages_of(files: Sequence[Path], kind: str, fields: Fields, tell: Tell = lambda done: None) -> Iterator[bytes]:
-    """A line of JSON, as `append@format=json` takes it, for each record. RecordsError, as `examine`."""
-    return (_line(*parts) for _, _, parts in _messages(files, kind, fields, tell))
+def messages_of(
+    files: Sequence[Path], kind: str, fields: Fields, report: Report = lambda done: None
+) -> Iterator[bytes]:
+    """A line of JSON for `append@format=json` from each record. RecordsError as `examine`."""
+    return (_line(*parts) for _, _, parts in _messages(files, kind, fields, report))
 
 
 def examine(
     files: Sequence[Path], kind: str, fields: Fields, check: Callable[[bytes, list[str], str], None],
-    tell: Tell = lambda done: None,
+    report: Report = lambda done: None,
 ) -> list[str]:  # fmt: skip
-    """Look at each record before one is published; what a person may want to know of them. `check` raises ValueError
-    for what can be no message.
+    """Check each record before one is published; returns notes for the user. `check` raises ValueError for a record
+    that can't be a message.
 
-    RecordsError: a file is none of that kind, or none has such a field; RecordError: which record is to blame.
+    RecordsError: a file has another format, or no such field. RecordError: a record is invalid; it is named.
     """
     wanted = {name for name in fields if name is not None}
     for file in files:
@@ -88,7 +90,7 @@ def examine(
         if missing := wanted - set(names):
             raise RecordsError(f"{file} has no column {min(missing)!r}", f"there are {', '.join(names)}")
     records = keyless = tagless = 0
-    for file, number, (body, keys, tags) in _messages(files, kind, fields, tell):
+    for file, number, (body, keys, tags) in _messages(files, kind, fields, report):
         try:
             check(body, keys, tags)
         except ValueError as error:
@@ -110,37 +112,38 @@ _NOUN = {"jsonl": "line", "csv": "record", "parquet": "record"}
 
 
 def _messages(
-    files: Sequence[Path], kind: str, fields: Fields, tell: Tell
+    files: Sequence[Path], kind: str, fields: Fields, report: Report
 ) -> Iterator[tuple[Path, int, _Parts]]:  # fmt: skip
     find = {"jsonl": _of_lines, "csv": _of_csv, "parquet": _of_parquet}[kind]
     done = 0
     for file in files:
-        for number, record in find(file, fields, partial(_tell_more, tell, done)):
+        for number, record in find(file, fields, partial(_report_more, report, done)):
             try:
                 parts = parts_of(*record)
             except ValueError as error:
                 raise RecordError(f"{file}: {_NOUN[kind]} {number}: {error}") from None
             yield file, number, parts
         done += size_of(file)
-        tell(done)
+        report(done)
 
 
-def _tell_more(tell: Tell, before: int, more: int) -> None:
-    tell(before + more)
+def _report_more(report: Report, before: int, more: int) -> None:
+    report(before + more)
 
 
 def parts_of(body: object, key: object, tags: object) -> _Parts:
-    """A message of what a record says. ValueError: its key can be none."""
+    """A message from a record's values. ValueError: its key is invalid."""
     keys = key if isinstance(key, list) else [] if key is None else [key]
-    if any(one is None or isinstance(one, list | dict) for one in keys):
+    if any(item is None or isinstance(item, list | dict) for item in keys):
         raise ValueError("its key is neither a text nor a number")
     made = body if isinstance(body, bytes) else b"" if body is None else _text(body).encode()
     return made, list(map(_text, keys)), "" if tags is None else _text(tags)
 
 
 def size_of(file: Path) -> int:
-    """Bytes of a file, or of all below a directory."""
-    return sum(one.stat().st_size for one in file.rglob("*") if one.is_file()) if file.is_dir() else file.stat().st_size
+    """Bytes of a file, or of all files below a directory."""
+    files = (below for below in file.rglob("*") if below.is_file()) if file.is_dir() else (file,)
+    return sum(found.stat().st_size for found in files)
 
 
 def _line(body: bytes, keys: list[str], tags: str) -> bytes:
@@ -169,7 +172,7 @@ def _json(value: object) -> str:
 
 
 def _plain(value: object) -> str:
-    """What JSON has no type for, as text."""
+    """Text of a value that has no type in JSON."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return value.isoformat() if isinstance(value, date | time) else str(value)
@@ -177,14 +180,14 @@ def _plain(value: object) -> str:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
-    """What a file says, and the file as it is on disk."""
-    import pyarrow as pa  # the file's own: a line of JSON needs none
+    """The decompressed bytes of a file, and the file on disk."""
+    import pyarrow as pa  # here, because lines of JSON need none
 
     with file.open("rb") as raw, pa.input_stream(raw, compression=COMPRESSIONS.get(file.suffix)) as stream:
         yield io.BufferedReader(stream, 1 << 20), raw
 
 
-def _of_lines(file: Path, fields: Fields, tell: Tell) -> Iterator[tuple[int, _Record]]:
+def _of_lines(file: Path, fields: Fields, report: Report) -> Iterator[tuple[int, _Record]]:
     with _opened(file) as (stream, raw):
         for number in count(1):
             line = stream.readline(LINE_BYTES + 1)
@@ -199,11 +202,11 @@ def _of_lines(file: Path, fields: Fields, tell: Tell) -> Iterator[tuple[int, _Re
                     raise RecordError(f"{file}: line {number} {error}") from None
                 yield number, record
             if number % BATCH_RECORDS == 0:
-                tell(raw.tell())
+                report(raw.tell())
 
 
 def of_line(line: bytes, fields: Fields) -> _Record:
-    """What a line of JSON says. ValueError, in words that follow which line it is."""
+    """Parse a line of JSON. ValueError; its text continues "line N …"."""
     line = line.removeprefix(BOM_UTF8)
     try:
         record = json.loads(line.decode())
@@ -236,7 +239,7 @@ def _csv_header(file: Path) -> list[str]:
     return names
 
 
-def _of_csv(file: Path, fields: Fields, tell: Tell) -> Iterator[tuple[int, _Record]]:
+def _of_csv(file: Path, fields: Fields, report: Report) -> Iterator[tuple[int, _Record]]:
     with _csv(file) as (rows, raw):
         names = next(rows)
         for number, row in enumerate(filter(None, rows), 2):
@@ -244,7 +247,7 @@ def _of_csv(file: Path, fields: Fields, tell: Tell) -> Iterator[tuple[int, _Reco
                 raise RecordError(f"{file}: record {number} has {len(row)} values for {len(names)} columns")
             yield number, _of_record(dict(zip(names, (value or None for value in row), strict=True)), fields)
             if number % BATCH_RECORDS == 0:
-                tell(raw.tell())
+                report(raw.tell())
 
 
 def _dataset(file: Path) -> ds.Dataset:
@@ -261,7 +264,7 @@ def _parquet_names(file: Path) -> list[str]:
     return list(_dataset(file).schema.names)
 
 
-def _of_parquet(file: Path, fields: Fields, tell: Tell) -> Iterator[tuple[int, _Record]]:
+def _of_parquet(file: Path, fields: Fields, report: Report) -> Iterator[tuple[int, _Record]]:
     numbers = count(1)
     dataset = _dataset(file)
     columns = None if fields.body is None else [name for name in dataset.schema.names if name in fields]

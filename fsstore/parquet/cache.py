@@ -1,4 +1,4 @@
-"""A cache in memory of rendered files and measured layouts. It evicts the least recently used."""
+"""A cache in memory for rendered files and measured layouts. It evicts the least recently used."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """Values with a size, as many as fit, the least recently used out. Thread safety: none."""
+    """Values up to a total size; the least recently used are evicted. Thread safety: none."""
 
     def __init__(self, most_bytes: int) -> None:
-        """A value that is longer than `most_bytes` by itself is not kept."""
+        """A value that alone is larger than `most_bytes` is not kept."""
         self._most_bytes = most_bytes
         self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self.kept_bytes = 0
@@ -35,8 +35,8 @@ class Recent(Generic[K, V]):
         self._values[key] = (value, size)
         self.kept_bytes += size
         while self.kept_bytes > self._most_bytes:
-            _, (_, gone_bytes) = self._values.popitem(last=False)
-            self.kept_bytes -= gone_bytes
+            _, (_, evicted_bytes) = self._values.popitem(last=False)
+            self.kept_bytes -= evicted_bytes
 
     def take(self, key: K) -> V | None:
         """Remove a value and return it."""

@@ -1,19 +1,18 @@
-"""Directories whose names the kernel may cache: listing one again that has not changed costs no request but its open.
+"""Directories whose names the kernel may cache: listing an unchanged one again costs no request but its open.
 
-What `opendir` answers, by the names as they are now:
+The answer to `opendir` depends on the present names:
 
-    others than the kernel was given    CACHE_DIR                it drops those, and keeps what this handle lists
-    the same                            CACHE_DIR | KEEP_CACHE   it lists them by itself
-    others, but a handle on the older   KEEP_CACHE               each reading asks us; what is cached stays as it is
+    other than those in the cache       CACHE_DIR                the kernel drops them, and caches this listing
+    the same                            CACHE_DIR | KEEP_CACHE   the kernel lists them itself
+    other, but a handle on the older    KEEP_CACHE               each read is a request; the cache stays as it is
     ones is still open
 
-The kernel has one cache a directory, and puts an entry into it where the position of whoever reads meets the end of
-what is there, whichever handle that is. So all handles that may use it at one time show one snapshot, however often
-they rewind.
+The kernel has one cache per directory. It adds an entry when the position of a reader is at the end of the cache, for
+any handle. So all handles that may use the cache at the same time show one snapshot, however often they rewind.
 
-Never let anything into the kernel's cache that we cannot invalidate later. All that it drops is pages, and the cache
-of an empty directory has none. And if a listing stopped halfway before the names changed, what the kernel then has can
-be neither completed nor started again: until it forgets the directory, each listing asks us, as all do elsewhere.
+Never let the kernel cache names that we cannot invalidate later: it drops only pages, and the cache of an empty
+directory has none. If a listing stopped halfway before the names changed, the kernel's part of it can be neither
+completed nor started again. Until the kernel forgets the directory, each listing then sends requests, as elsewhere.
 """
 
 from __future__ import annotations
@@ -29,29 +28,28 @@ _BESIDE = OpenedDirectory(0, uses_cache=False, keep_cache=True)
 
 
 class Snapshot(Listing):
-    """The names of a directory at one moment, and the inodes that they were listed with: the listing of all handles
-    that show it."""
+    """The names of a directory at one moment, and the inodes in their listing. All handles on them share it."""
 
     def __init__(
         self, directory: Described, version: object, names: Sequence[bytes], released: Callable[[], None]
     ) -> None:
-        """`released` is called for each handle that is closed."""
+        """`released` is called when a handle is closed."""
         self._directory = directory
         self._names = names
         self._released = released
         self.version = version
         self.inodes: set[int] = set()
         self.has_gaps = False
-        """Whether names were left out, perhaps because they were not to be had for a moment."""
+        """Whether names were left out, perhaps because their files could not be read for a moment."""
 
     @property
     def is_listed(self) -> bool:
-        """Whether somebody has listed all of it."""
+        """Whether all of it was listed by a reader."""
         return len(self.inodes) >= len(self._names)
 
     def read(self, position: int, limit: int, *, with_attributes: bool = True) -> list[DirectoryEntry]:
-        """Up to `limit` entries after `position`. ENOENT where none of the names is left: readdir(3) takes that for the
-        end, and the kernel does not cache it."""
+        """Up to `limit` entries after `position`. ENOENT if none of the names exists any more: readdir(3) takes this
+        for the end, and the kernel does not cache it."""
         entries, passed = describe_some(self._directory, self._names, position, limit)
         self.has_gaps |= len(entries) < passed
         if not entries and position == 0:
@@ -64,19 +62,19 @@ class Snapshot(Listing):
 
 
 class CachedNames:
-    """The names of one directory in the kernel's cache: of one snapshot, or none. Thread safety: none."""
+    """The names of one directory in the kernel's cache: one snapshot, or none. Thread safety: none."""
 
     def __init__(self, directory: Described, memory: MemoryBudget, are_valid: Callable[[Set[int]], bool]) -> None:
-        """`are_valid` says whether all of these inodes still stand for something: the kernel has forgotten none."""
+        """`are_valid` tells whether all of these inodes are valid: the kernel has forgotten none."""
         self._directory = directory
         self._memory = memory
         self._are_valid = are_valid
         self._snapshot: Snapshot | None = None
         self._handles = 0
-        """Open ones that may read the kernel's cache or add to it: all on `_snapshot`."""
+        """Open handles on `_snapshot`, which may read the kernel's cache or add to it."""
 
     def open(self, version: object, names: Callable[[], Sequence[bytes]]) -> tuple[Listing, OpenedDirectory]:
-        """A handle on the names as they are. `version` is the same object as long as they are the same; `names` makes
+        """Open a handle on the present names. `version` is the same object while the names are the same; `names` makes
         them."""
         snapshot = self._snapshot
         if snapshot is not None and snapshot.version is version and self._is_right(snapshot):
@@ -88,14 +86,14 @@ class CachedNames:
         return self._on(snapshot, keep_cache=False) if snapshot is not None else self.open_beside()
 
     def open_beside(self) -> tuple[Listing, OpenedDirectory]:
-        """A handle that neither uses the cache nor disturbs those who do."""
+        """Open a handle that neither uses nor changes the kernel's cache."""
         return NamesListing(self._directory, self._memory), _BESIDE
 
     def _is_right(self, snapshot: Snapshot) -> bool:
-        """Whether what the kernel has cached of a snapshot that is not outdated may be used.
+        """Whether the kernel may list from its cache of a snapshot that is still valid.
 
-        Not before the one whose open drops what was there has listed something, so has surely dropped it. And not when
-        the kernel has forgotten files: a listing tells it about all of them again, else it would ask for each.
+        Wait until the handle that was opened without KEEP_CACHE has listed an entry: only then has the kernel dropped
+        the old names. And list again if the kernel has forgotten files: it would look up each of them.
         """
         if snapshot.has_gaps or not self._are_valid(snapshot.inodes):
             return False

@@ -1,7 +1,7 @@
-"""The dataset behind `@parquet/`: which files there are, how long they are, and their bytes.
+"""The dataset of `@parquet/`: its files, their sizes and their bytes.
 
-Thread safety: any thread. Names and sizes come from here to the filesystem's thread where they are known already;
-`measure` and `fetch` are what a thread does when they are not.
+Thread safety: any thread. The filesystem's thread takes names and sizes from here if they are known; else a thread
+calls `measure` and `fetch`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from engine import (
 from fsstore.interface import FilesystemError
 from fsstore.options import ParquetOptions
 from fsstore.parquet.cache import Recent
-from fsstore.parquet.file_map import FileMap, map_file, place_of
+from fsstore.parquet.file_map import FileMap, chunk_index, map_file
 from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.layout import Layout, RangeKey, measure, range_key
 from fsstore.parquet.pages import Chunk
@@ -37,23 +37,23 @@ from fsstore.parquet.segments import QueueSegments, Segment
 
 QUICK_MESSAGES = 20_000
 QUICK_BYTES = 4 << 20
-"""Of a range with more messages or bytes than this, the headers are read in a thread."""
+"""A thread reads the headers of a range with more messages or bytes than this."""
 
 _KEPT_LAYOUTS = 65_536
 _KEPT_SHOWN = 65_536
-"""Files; a stream reads new ones with each batch, as long as the mount lives."""
+"""Files that are remembered; a stream reads new ones with each batch, as long as the mount exists."""
 _EIGHTHS_OF_MAPS, _EIGHTHS_OF_COLUMNS = 1, 3
-"""Of the memory; chunks have the rest. Without a map, all messages of a file have to be read again."""
+"""Parts of the memory; chunks have the rest. Without a map, all messages of a file must be read again."""
 _CHUNK_ENTRY_BYTES = 2 << 10
-"""Memory that a kept chunk takes beside its bytes, more or less: its objects and key, and what was room after it."""
+"""Memory of a kept chunk in addition to its bytes, about: its objects and key, and unused room after it."""
 
 _LOCKS = 64
 _MEASURING_THREADS = 2
-"""Of one listing; numpy does without the interpreter's lock most of the time, not all of it."""
+"""Threads of one listing; numpy releases the interpreter's lock most of the time."""
 
 
 class ChunkKey(NamedTuple):
-    """A chunk by its file, how many messages that leaves out, and the chunk's number in the file's map."""
+    """A chunk: its file, the number of messages left out of it, and the chunk's number in the file's map."""
 
     file: RangeKey
     left_out: int
@@ -61,7 +61,7 @@ class ChunkKey(NamedTuple):
 
 
 class FirstSeen(NamedTuple):
-    """What a file was when its footer was first read: a hash of its sizes, and how many messages it leaves out."""
+    """A file when its footer was first read: a hash of its sizes, and the number of messages left out."""
 
     sizes: int
     left_out: int
@@ -90,7 +90,8 @@ class Dataset:
     # names and sizes
 
     def unchanged_segments(self, topic: str, queue: int) -> tuple[Segment, ...] | None:
-        """What `segments` gave last time, the same object, if nothing has changed since. TopicNotFoundError."""
+        """The last result of `segments`, the same object, if nothing has changed since; else None.
+        TopicNotFoundError."""
         return self._queue(topic, queue).unchanged()
 
     def segments(self, topic: str, queue: int) -> tuple[Segment, ...]:
@@ -104,11 +105,11 @@ class Dataset:
         return segments
 
     def layouts(self, topic: str, queue: int) -> Mapping[tuple[int, int], Layout]:
-        """Those of whole segments that are known, by [begin, end)."""
+        """Known layouts of whole segments, by [begin, end)."""
         return self._queue(topic, queue).layouts
 
     def _measured(self, topic: str, queue: int, segments: Sequence[Segment]) -> Iterator[Layout | None]:
-        """The layout of each, several at a time where that takes long."""
+        """The layout of each segment; if they are many, several are measured at a time."""
         measure = partial(self._measure_listed, topic, queue)
         if sum(segment.end - segment.begin for segment in segments) <= QUICK_MESSAGES:
             yield from map(measure, segments)
@@ -122,15 +123,15 @@ class Dataset:
         try:
             return self.measure(range_key(self._store, topic, queue, segment.begin, segment.end))
         except (ExpiredMessageError, MessageNotFoundError):
-            return None  # gone meanwhile: the listing leaves it out, too
+            return None  # expired meanwhile: the listing leaves it out, too
 
     def listed_layout(self, topic: str, queue: int, begin: int, end: int) -> Layout:
-        """The layout of a range that `segments` gave a moment ago. ExpiredMessageError, MessageNotFoundError."""
+        """The layout of a range that `segments` has just returned. ExpiredMessageError, MessageNotFoundError."""
         layout = self._queue(topic, queue).layouts.get((begin, end))
         return layout or self.measure(range_key(self._store, topic, queue, begin, end))
 
     def is_quick(self, topic: str, queue: int) -> bool:
-        """Whether `segments` has little to measure."""
+        """Whether `segments` takes little time."""
         bounds = self._store.bounds(topic, queue)
         measured = max(self._queue(topic, queue).measured_end, bounds.min_offset)
         return self._takes_little(topic, queue, measured, bounds.max_offset)
@@ -141,7 +142,7 @@ class Dataset:
         return int(self._store.entries(topic, queue, begin, end - begin)["size"].sum()) <= QUICK_BYTES
 
     def known_layout(self, key: RangeKey) -> Layout | None:
-        """A layout, measured now where that is quick; None: `measure` it in a thread. Nothing is decompressed here."""
+        """A layout; measured now if that is quick, without decompressing. None: `measure` it in a thread."""
         with self._lock:
             layout = self._layouts.get(key)
         if layout is None and self._takes_little(key.topic, key.queue, key.begin, key.end):
@@ -169,23 +170,23 @@ class Dataset:
     # bytes
 
     def known_map(self, layout: Layout) -> FileMap | None:
-        """Where a file's parts stand, if its messages were read lately."""
+        """The map of a file whose messages were read recently, else None."""
         with self._lock:
             return self._maps.get(layout.key)
 
     def map(self, layout: Layout) -> FileMap:
-        """Where a file's parts stand; reads its messages. FilesystemError EIO: the first is gone, or the records have
-        changed."""
+        """The map of a file, whose messages are read for it. FilesystemError EIO: the first message has expired, or the
+        records have changed."""
         with self._working_on(layout.key):
             return self.known_map(layout) or self._map(layout)
 
     def peek(self, layout: Layout, found: FileMap, number: int) -> list[memoryview] | None:
-        """The pieces of the chunk of that number in the file's map, if it is in memory or takes no longer than a
-        copy."""
+        """The pieces of the chunk with that number in the file's map, if it is in memory or encoding it takes no longer
+        than a copy; else None."""
         key = ChunkKey(layout.key, found.left_out, number)
         kept = self._known_chunk(key)
         if kept is None:
-            row_group, column = place_of(number)
+            row_group, column = chunk_index(number)
             columns = self._known_columns(layout, found, row_group)
             chunk = None if columns is None else columns.chunks[SCHEMA.in_file[column].name]
             if chunk is None or not chunk.is_quick:
@@ -195,7 +196,7 @@ class Dataset:
         return [kept]
 
     def fetch(self, layout: Layout, found: FileMap, number: int) -> list[memoryview]:
-        """The pieces of a chunk, rendered when it is nowhere. FilesystemError as `map`."""
+        """The pieces of a chunk, which is rendered if it is not kept. FilesystemError as `map`."""
         key = ChunkKey(layout.key, found.left_out, number)
         with self._working_on(layout.key):
             if (kept := self._known_chunk(key)) is not None:
@@ -226,7 +227,7 @@ class Dataset:
         found = map_file(layout, (self._read(layout, index) for index in range(len(layout.row_groups))))
         shown = FirstSeen(hash(found.sizes), found.left_out)
         with self._lock:
-            if self._shown.get(layout.key) not in (None, shown):  # the kernel may have some of what was there
+            if self._shown.get(layout.key) not in (None, shown):  # the kernel may have cached the old bytes
                 raise BoundError(f"messages of {layout.key} have changed since they were first read")
             self._shown.put(layout.key, shown, 1)
             self._maps.put(layout.key, found, found.kept_bytes)
@@ -234,14 +235,14 @@ class Dataset:
         return found
 
     def _chunk(self, layout: Layout, found: FileMap, number: int) -> Chunk:
-        row_group, column = place_of(number)
+        row_group, column = chunk_index(number)
         columns = self._known_columns(layout, found, row_group) or self._read(layout, row_group)
         if columns.sizes != found.sizes[row_group]:
             raise BoundError(f"row group at queue offset {layout.row_groups[row_group].begin}")
         return columns.chunks[SCHEMA.in_file[column].name]
 
     def _known_columns(self, layout: Layout, found: FileMap, row_group: int) -> Columns | None:
-        """A row group that was read lately, and was then as the map says."""
+        """A row group that was read recently, with the sizes in the map; else None."""
         with self._lock:
             columns = self._columns.get((layout.key, row_group))
         return columns if columns is not None and columns.sizes == found.sizes[row_group] else None
@@ -270,18 +271,18 @@ class Dataset:
         }
 
     def forget_expired(self, expired: Expired) -> None:
-        """Forget what was shown of files that are gone."""
+        """Forget expired files."""
         queue, new_min = (expired.topic, expired.queue), expired.new_min
         self._forget_shown(lambda key: (key.topic, key.queue) == queue and key.begin < new_min)
 
     def forget_queue(self, topic: str, queue: int) -> None:
-        """Forget what is known of a queue."""
+        """Forget all about a queue."""
         with self._lock:
             self._segments.pop((topic, queue), None)
         self._forget_shown(lambda key: (key.topic, key.queue) == (topic, queue))
 
     def forget_all_but(self, topics: Collection[str]) -> None:
-        """Forget what is known of other topics than `topics`."""
+        """Forget all about other topics than `topics`."""
         with self._lock:
             for topic, queue in [known for known in self._segments if known[0] not in topics]:
                 del self._segments[topic, queue]
@@ -294,5 +295,5 @@ class Dataset:
                     self._shown.take(key)
 
     def ending(self) -> None:
-        """Nobody waits for a listing any more: one that goes on fails at its next file (FilesystemError ENOTCONN)."""
+        """The mount ends: a listing in a thread fails at its next file (FilesystemError ENOTCONN)."""
         self._is_ending = True

@@ -1,7 +1,7 @@
-"""The map of a file: where its column chunks stand, and the footer that says so.
+"""The map of a file: the positions of its column chunks, and the footer that has them.
 
-Each chunk begins a page of memory, and none the first: so the kernel, which reads whole pages, and ahead from the first
-one, asks for no chunk that nobody reads.
+Each chunk begins a page of memory, and none the first one. So the kernel, which reads whole pages, and ahead from the
+first one, reads no chunk that its reader did not ask for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fsstore.parquet.row_groups import BoundError, Columns
 
 Array = np.ndarray[Any, Any]
 
-_VERSION = version(DISTRIBUTION)  # asked once: it stands in a file
+_VERSION = version(DISTRIBUTION)  # read once: each call opens a file
 _UNCOMPRESSED = 0
 _FOOTER_SIZE_BYTES = 4
 
@@ -41,8 +41,8 @@ _PAGES = (
 _PATHS = {column: items([text(name) for name in column.name.split(".")]) for column in SCHEMA.columns}
 
 
-class Place(NamedTuple):
-    """A chunk of a file: column SCHEMA.in_file[column] of a row group, both by number."""
+class ChunkIndex(NamedTuple):
+    """A chunk of a file: the number of its row group, and its column's index in SCHEMA.in_file."""
 
     row_group: int
     column: int
@@ -51,7 +51,7 @@ class Place(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class FileMap:
     """Chunk i, in file order, begins at starts[i] and ends before starts[i + 1] (int64 (n + 1,)); `sizes` are those of
-    each row group's chunks; `footer` ends the file, with all that follows the metadata."""
+    each row group's chunks; `footer` is the end of the file, from the metadata on."""
 
     starts: Array
     sizes: tuple[tuple[int, ...], ...]
@@ -60,22 +60,22 @@ class FileMap:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of memory that it takes, more or less."""
+        """Bytes of memory that it takes, about."""
         return 6 * self.starts.nbytes + len(self.footer)  # a number in a tuple takes five times as much as in an array
 
     def chunks(self, position: int, end: int) -> range:
-        """Numbers of the chunks that have some of the bytes [position, end)."""
+        """Numbers of the chunks that overlap the bytes [position, end)."""
         first = bisect_right(self.starts, position) - 1
         return range(max(first, 0), min(bisect_left(self.starts, end), len(self.starts) - 1))
 
 
-def place_of(number: int) -> Place:
-    """Which chunk the one of that number is."""
-    return Place(*divmod(number, len(SCHEMA.in_file)))
+def chunk_index(number: int) -> ChunkIndex:
+    """Row group and column of the chunk with that number."""
+    return ChunkIndex(*divmod(number, len(SCHEMA.in_file)))
 
 
 def map_file(layout: Layout, row_groups: Iterable[Columns]) -> FileMap:
-    """The map of a file with these row groups, which are asked for one after the other and not kept. BoundError."""
+    """The map of a file with these row groups, which are taken one after the other and not kept. BoundError."""
     starts, sizes, described = [PAGE_BYTES], list[tuple[int, ...]](), list[Value]()
     rows = left_out = 0
     for columns in row_groups:
@@ -107,7 +107,7 @@ def _metadata(key: RangeKey, row_groups: Sequence[Value], rows: int, left_out: i
 
 
 def _facts(key: RangeKey, left_out: int) -> Iterable[tuple[str, str]]:
-    """What readers show as key-value metadata."""
+    """Key-value metadata of the file."""
     yield "fsstore.version", _VERSION
     yield "fsstore.topic", key.topic.encode("utf-8", "replace").decode()
     yield "fsstore.queue", str(key.queue)

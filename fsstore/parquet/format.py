@@ -11,11 +11,11 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
-# Thrift's compact protocol, as much of it as the headers and footers of Parquet need: values, written.
+# Thrift's compact protocol, as far as Parquet's headers and footers need it: encoders of values.
 
 _TRUE, _I32, _I64, _BINARY, _LIST, _STRUCT = 1, 5, 6, 8, 9, 12
-_SHORT_LIST = 15  # from so many items on, the length stands for itself
-_REMEMBERED = 1024  # numbers: a footer has the same ones again and again
+_SHORT_LIST = 15  # the least length that is written on its own
+_REMEMBERED = 1024  # numbers: a footer repeats the same ones
 
 
 class Value(NamedTuple):
@@ -26,7 +26,7 @@ class Value(NamedTuple):
 
 
 def varint(number: int) -> bytes:
-    """A number that is not negative, seven bits a byte, the lowest first."""
+    """A number of 0 or more, seven bits per byte, the lowest first."""
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
@@ -78,7 +78,7 @@ def struct(fields: dict[int, Value | None]) -> Value:
 
 
 def _zigzag(number: int) -> bytes:
-    """A signed number; here none is negative."""
+    """A signed number; no number here is negative."""
     return varint(number << 1)
 
 
@@ -86,16 +86,16 @@ def _zigzag(number: int) -> bytes:
 
 INT32, INT64, BYTE_ARRAY = 1, 2, 6
 _REQUIRED, _REPEATED = 0, 2
-_AS_UTF8, _AS_MAP, _AS_LIST, _AS_MICROS = 0, 1, 3, 10  # converted types, which older readers know
+_AS_UTF8, _AS_MAP, _AS_LIST, _AS_MICROS = 0, 1, 3, 10  # converted types, for older readers
 
 
 class Type(Enum):
-    """What a field is to its readers, and the bits that a row of it takes at most, beside what its record holds."""
+    """The type of a field, and the most bits of a row in addition to the bytes in its record."""
 
     INT = 32, "int32"
     LONG = 64, "int64"
     TIME = 64, "microseconds, UTC"
-    BYTES = 32, "bytes"  # their length, and so with texts
+    BYTES = 32, "bytes"  # their length; the same for texts
     TEXT = 32, "text"
     HOST = 32 + 26 * 8, "text"  # a port has up to 31 bits
     TEXTS = 2, "list of text"  # levels
@@ -112,10 +112,10 @@ class Field(NamedTuple):
     name: str
     type: Type
     rank: int = 0
-    """Chunks stand in a row group by rank: the expensive ones last, so that who reads a little more than a cheap one,
-    as the kernel does, does not have them rendered."""
+    """The order of chunks in a row group. The expensive ones are last: the kernel reads a little beyond a cheap chunk,
+    and must not have them rendered."""
     repeats: bool = False
-    """Whether many messages have the same value: a dictionary is worth its while."""
+    """Whether many messages have the same value, so that a dictionary is worth it."""
 
 
 FIELDS = (
@@ -134,29 +134,29 @@ FIELDS = (
     Field("sys_flag", Type.INT, repeats=True),
     Field("reconsume_times", Type.INT, repeats=True),
 )
-"""As readers see them."""
+"""In the order of the schema."""
 
 
 class Column(NamedTuple):
-    """A column that has values: its path in the schema with dots between, and their physical type."""
+    """A column with values: its path in the schema, with dots, and its physical type."""
 
     name: str
     kind: int
 
 
 class Schema:
-    """What follows from a table of fields."""
+    """Columns, sizes and schema that follow from a table of fields."""
 
     def __init__(self, fields: Sequence[Field]) -> None:
         by_rank = sorted(fields, key=lambda field: field.rank)
         self.columns = tuple(column for field in fields for column in _columns(field))
-        """As readers see them."""
+        """In the order of the schema."""
         self.in_file = tuple(column for field in by_rank for column in _columns(field))
-        """As their chunks stand in a row group."""
+        """In the order of the chunks in a row group."""
         self.repeating = tuple(column.name for field in fields if field.repeats for column in _columns(field))
         """Paths of the columns in which values repeat."""
         self.row_bytes = -(-sum(field.type.row_bits for field in fields) // 8)
-        """Bytes that a row takes at most, beside what its record holds."""
+        """The most bytes of a row in addition to its record's."""
         self.elements = (
             struct({4: text("schema"), 5: i32(len(fields))}),
             *(element for field in fields for element in _elements(field)),

@@ -1,9 +1,9 @@
-"""Names below `@parquet/`: pure functions, no store.
+"""Names below `@parquet/`: pure functions without a store.
 
-topic=%25RETRY%25billing                                                  as Hive escapes the values of partitions
+topic=%25RETRY%25billing                                                  escaped as Hive escapes partition values
 queue=0
 00000000000000000000-00000000000000065536.parquet                         a whole segment: [begin, end)
-00000000000000131072-00000000000000140007.tail.parquet                    what was there of the newest one
+00000000000000131072-00000000000000140007.tail.parquet                    the newest segment, which may still grow
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from fsstore.tree.names import MAX_QUEUE_OFFSET, NAME_MAX_BYTES, parse_queue, to_name
 
 SEGMENT_MESSAGES = 65_536
-"""A segment ends at each multiple of so many queue offsets, and earlier where the log's files do."""
+"""A segment ends at each multiple of this queue offset, and earlier at the end of a log file."""
 
 TOPIC_PREFIX = b"topic="
 QUEUE_PREFIX = b"queue="
@@ -22,17 +22,17 @@ SUFFIX = b".parquet"
 TAIL_SUFFIX = b".tail.parquet"
 
 _ESCAPED = frozenset(b"\"#%'*/:=?\\{[]^\x7f") | frozenset(range(0x20))
-"""What Hive, and Spark with it, escapes in the name of a partition."""
+"""Characters that Hive, and thus Spark, escapes in a partition's name."""
 
 _NULL = b"__HIVE_DEFAULT_PARTITION__"
-"""What stands for null in a name; a topic may be called so, too."""
+"""The partition value that means null; a topic may have this name, too."""
 _ESCAPE = re.compile(rb"%(?=[0-9A-Fa-f]{2})")
-"""A % by which a reader would take what follows it for another byte."""
+"""A % that a reader would decode with the next two characters."""
 
 _RANGE = re.compile(rb"([0-9]{20})-([0-9]{20})(?:\.tail)?\.parquet")
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """Queue offsets [begin, end)."""
 
     begin: int
@@ -60,19 +60,19 @@ def queue_partition(queue: int) -> bytes:
 
 
 def parse_queue_partition(name: bytes) -> int | None:
-    """The queue that a directory's name says; None for any other name."""
+    """The queue of a directory's name; None for any other name."""
     return parse_queue(name[len(QUEUE_PREFIX) :]) if name.startswith(QUEUE_PREFIX) else None
 
 
 def segment_name(begin: int, end: int, *, is_tail: bool = False) -> bytes:
-    """The file of queue offsets [begin, end)."""
+    """The name of the file with queue offsets [begin, end)."""
     return b"%020d-%020d%s" % (begin, end, TAIL_SUFFIX if is_tail else SUFFIX)
 
 
-def parse_segment(name: bytes) -> Range | None:
-    """The range that a file's name says; None for a name that says none."""
+def parse_segment(name: bytes) -> OffsetRange | None:
+    """The range of a file's name; None: it is no such name."""
     found = _RANGE.fullmatch(name)
     if found is None:
         return None
     begin, end = int(found[1]), int(found[2])
-    return Range(begin, end) if begin < end <= MAX_QUEUE_OFFSET else None
+    return OffsetRange(begin, end) if begin < end <= MAX_QUEUE_OFFSET else None

@@ -48,7 +48,7 @@ _ZEROS = memoryview(bytes(1 << 20))
 
 
 class DatasetDirectory(Directory):
-    """`@parquet/` itself: a directory for each topic."""
+    """The directory `@parquet/`, with a directory for each topic."""
 
     def __init__(self, context: Context, dataset: Dataset) -> None:
         super().__init__(context)
@@ -84,24 +84,25 @@ class DatasetDirectory(Directory):
         return self._topics
 
     def _partition_again(self, key: NodeKey) -> QueuePartition:
-        """A queue's directory whose number was handed over. ESTALE where it is gone."""
+        """A queue's directory whose inode was taken over. ESTALE: the queue was deleted."""
         topic, queue = key.topic or "", key.queue or 0
         if not self._context.store.has_queue(topic, queue):
             raise FilesystemError(errno.ESTALE)
         return QueuePartition(self._context, self._dataset, topic, queue)
 
     def _file_again(self, key: NodeKey) -> RangeFile:
-        """A file whose number was handed over. SlowWork where it is to be measured; ESTALE where it is gone."""
-        dataset, wanted = self._dataset, key.detail
-        assert isinstance(wanted, RangeKey)
+        """A file whose inode was taken over. SlowWork while it is measured; ESTALE: its range has expired or
+        changed."""
+        store, dataset, listed = self._context.store, self._dataset, key.detail
+        assert isinstance(listed, RangeKey)
         try:
-            if range_key(self._context.store, wanted.topic, wanted.queue, wanted.begin, wanted.end) != wanted:
+            if range_key(store, listed.topic, listed.queue, listed.begin, listed.end) != listed:
                 raise FilesystemError(errno.ESTALE)
         except StoreError:
             raise FilesystemError(errno.ESTALE) from None
-        layout = dataset.known_layout(wanted)
+        layout = dataset.known_layout(listed)
         if layout is None:
-            raise SlowWork(lambda: dataset.measure(wanted))
+            raise SlowWork(lambda: dataset.measure(listed))
         return RangeFile(self._context, dataset, layout)
 
 
@@ -131,7 +132,7 @@ class TopicPartition(Directory):
 
 
 class QueuePartition(Directory):
-    """`queue=N/`: the files of a queue. Any range that is there can be looked up, whether it is listed or not."""
+    """`queue=N/`: the files of a queue. Any existing range can be looked up, listed or not."""
 
     def __init__(self, context: Context, dataset: Dataset, topic: str, queue: int) -> None:
         super().__init__(context)
@@ -140,7 +141,7 @@ class QueuePartition(Directory):
         self._queue = queue
         self._messages = context.store.queue(topic, queue)
         self._listed: dict[bytes, RangeFile] = {}
-        """Whole segments that were listed before, as files: what is known of them need not be found again."""
+        """Files of whole segments from the last listing, so that they need not be looked up again."""
         self._cached = CachedNames(self, context.memory, context.inodes.are_valid)
 
     @property
@@ -162,7 +163,7 @@ class QueuePartition(Directory):
 
     def describe(self, name: bytes) -> Attributes:
         file = self._listed.get(name)
-        if file is None or file.inode not in self._context.inodes.nodes:  # forgotten, or expired
+        if file is None or file.inode not in self._context.inodes.nodes:  # forgotten by the kernel, or expired
             file = self._listed[name] = self._listed_file(name)
         return file.attributes()
 
@@ -181,8 +182,8 @@ class QueuePartition(Directory):
         return not self._dataset.is_quick(self._topic, self._queue)
 
     def opendir(self) -> tuple[Listing, OpenedDirectory]:
-        """The kernel may cache the names where it may believe attributes for long, too. Else it would ask for each file
-        of a cached listing, while one of ours brings all of them."""
+        """The kernel may cache the names if it may cache attributes for long, too. Otherwise it would ask for each file
+        of a cached listing, while our listing returns all attributes at once."""
         if self._context.store.mode is OpenMode.FOLLOW:
             return super().opendir()
         segments = self._dataset.unchanged_segments(self._topic, self._queue) or self._quick_segments()
@@ -191,7 +192,7 @@ class QueuePartition(Directory):
         return self._cached.open(segments, lambda: self._names_of(segments))
 
     def _quick_segments(self) -> tuple[Segment, ...] | None:
-        """The files, where little is to be measured for that, and nothing to be decompressed."""
+        """The segments, if they need little measuring and no decompressing; else None."""
         if self.lists_slowly:
             return None
         with suppress(WouldBlock), nonblocking():
@@ -211,7 +212,7 @@ class QueuePartition(Directory):
         found = {}
         for name, segment in zip(names, segments, strict=True):
             file = known.get(name)
-            if file is not None and file.layout is layouts.get(segment[:2]):  # else another queue's of that name
+            if file is not None and file.layout is layouts.get(segment[:2]):  # else it is of an earlier queue
                 found[name] = file
         return found
 
@@ -230,7 +231,7 @@ class QueuePartition(Directory):
 
 
 class RangeFile(Node):
-    """A file: queue offsets [begin, end). It never changes."""
+    """A file with the queue offsets [begin, end). It never changes."""
 
     def __init__(self, context: Context, dataset: Dataset, layout: Layout) -> None:
         self._context = context
@@ -254,26 +255,26 @@ class RangeFile(Node):
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise self._context.refusal()
         if has_expired(self._context.store, self.layout.key):
-            raise FilesystemError(errno.ESTALE)  # the kernel looks the path up again and finds nothing
+            raise FilesystemError(errno.ESTALE)  # the kernel looks up the path again and finds that it does not exist
         return OpenRange(self._dataset, self.layout, self._context.memory), _OPENED
 
 
 def partition_path(topic: str, queue: int) -> str:
-    """Of a queue's directory."""
+    """The path of a queue's directory."""
     return f"@parquet/{from_name(topic_partition(topic))}/{from_name(queue_partition(queue))}"
 
 
 def has_expired(store: MessageStore, key: RangeKey) -> bool:
-    """Whether a range's first message is gone."""
+    """Whether a range's first message has expired."""
     return store.bounds(key.topic, key.queue).min_offset > key.begin
 
 
 class OpenRange(OpenFile):
-    """An open file. What is not rendered yet is asked for as slow work, and kept until something else is: who reads a
-    long chunk piece by piece has it rendered once, however little the cache keeps.
+    """An open file. Chunks that are not rendered yet are slow work, and are kept until the next ones: so a long chunk
+    that is read in pieces is rendered once, however little the cache keeps.
 
-    Thread safety: `read` on the filesystem's thread, meanwhile threads do the slow work of other reads, one after the
-    other; so nothing that both look at is changed, only replaced.
+    Thread safety: `read` on the filesystem's thread, while threads do the slow work of other reads, one after the
+    other. So shared objects are replaced, never changed.
     """
 
     __slots__ = ("_dataset", "_fetched", "_layout", "_map", "_memory", "_preparing")
@@ -306,7 +307,7 @@ class OpenRange(OpenFile):
         return self._fetched.get(number) or self._dataset.peek(self._layout, found, number)
 
     def _prepare(self, position: int, end: int) -> None:
-        """What a `read` of these bytes needs."""
+        """Get the map and the chunks that a `read` of these bytes needs."""
         with self._preparing:
             found = self._map = self._map or self._dataset.map(self._layout)
             self._fetched = {
@@ -323,7 +324,7 @@ class OpenRange(OpenFile):
 
 
 def retire_expired_files(inodes: InodeTable[Node], expired: Expired) -> list[int]:
-    """Inodes of files whose first message is gone; they are stale from now on."""
+    """Inodes of files whose first message has expired; they are stale from now on."""
 
     def is_gone(name: NodeKey) -> bool:
         is_of_queue = (name.topic, name.queue) == (expired.topic, expired.queue)

@@ -1,8 +1,8 @@
-"""Pages: the values of a column chunk as Parquet encodes them, sized before they are made.
+"""Pages: the encoded values of a column chunk, whose size is known before they are made.
 
-A chunk has one data page, and a dictionary before it where that is shorter. Nothing is compressed, and every size
-follows from counts and lengths, so where each chunk stands is known before any value is gathered, and a warm read costs
-no more than a copy.
+A chunk has one data page, and a dictionary before it if that is shorter. Nothing is compressed, and every size follows
+from counts and lengths. So the position of each chunk is known before a value is gathered, and a read of cached data
+costs no more than a copy.
 
     data page      header | repetition and definition levels | values
     dictionary     header | the different values
@@ -26,15 +26,15 @@ Array = np.ndarray[Any, Any]
 PLAIN, RLE, RLE_DICTIONARY = 0, 3, 8
 DATA_PAGE, DICTIONARY_PAGE = 0, 2
 _SIZE_BYTES = 4
-_GROUP = 8  # codes are packed in groups of so many
+_GROUP = 8  # codes are packed in groups of this number
 _QUICK_TEXTS = 256
 _PIECE_BYTES = 1 << 19
-"""Short enough for memory that was used before, in an allocator that maps what is large on its own."""
+"""Bytes of a piece: few enough for the allocator to reuse memory, since it maps large blocks anew."""
 
 
 class Page(NamedTuple):
-    """What stands before the values, levels and all; the bytes of the values; what writes these into an array, and
-    whether that takes no longer than a copy."""
+    """The bytes before the values, with levels; the size of the values; a function that writes them into an array; and
+    whether this takes no longer than a copy."""
 
     head: bytes
     size: int
@@ -44,7 +44,7 @@ class Page(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Byte strings that need not be gathered yet: how many, and their bytes together."""
+    """Byte strings that are gathered later: their number, and their total size."""
 
     count: int
     size: int
@@ -52,7 +52,7 @@ class Texts:
 
 
 class Levels(NamedTuple):
-    """Which row each value of a list belongs to: entries, one for an empty row, and their levels, encoded."""
+    """The row of each value of a list: the number of entries, one for an empty row, and their encoded levels."""
 
     entries: int
     encoded: bytes
@@ -60,23 +60,23 @@ class Levels(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A column of a row group. `values` counts the entries, `bounds` are the least and greatest value as PLAIN."""
+    """A column of a row group. `values` counts the entries; `bounds` are the least and greatest value as PLAIN."""
 
     values: int
     dictionary: Page | None
     data: Page
     bounds: tuple[bytes, bytes] | None = None
     copied: Texts | None = None
-    """The texts, where the data page is a copy of what is in the log: nobody need keep it."""
+    """The texts, if the data page is a copy of bytes in the log, so that it need not be kept."""
 
     @property
     def dictionary_bytes(self) -> int:
-        """Of the dictionary's page."""
+        """Bytes of the dictionary's page."""
         return 0 if self.dictionary is None else len(self.dictionary.head) + self.dictionary.size
 
     @property
     def is_quick(self) -> bool:
-        """Whether to encode it takes no longer than to copy it."""
+        """Whether encoding it takes no longer than a copy."""
         return self.data.is_quick and (self.dictionary is None or self.dictionary.is_quick)
 
     @property
@@ -87,16 +87,16 @@ class Chunk:
     def encode(self) -> memoryview:
         """All pages."""
         encoded = np.empty(self.size, np.uint8)
-        place = 0
+        begin = 0
         for page in (self.dictionary, self.data) if self.dictionary is not None else (self.data,):
-            values = place + len(page.head)
-            encoded[place:values] = np.frombuffer(page.head, np.uint8)
+            values = begin + len(page.head)
+            encoded[begin:values] = np.frombuffer(page.head, np.uint8)
             page.fill(encoded[values:])
-            place = values + page.size
-        return encoded[:place].data
+            begin = values + page.size
+        return encoded[:begin].data
 
     def pieces(self, texts: Texts) -> list[memoryview]:
-        """The same, of a chunk with `copied` texts, one piece after the other."""
+        """All pages of a chunk with `copied` texts, in pieces."""
         found, gathered = [memoryview(self.data.head)], texts.gather()
         ends = np.cumsum(gathered.sizes + _SIZE_BYTES)
         row, begin = 0, 0
@@ -119,7 +119,7 @@ def numbers(values: Array) -> Chunk:
 
 
 def plain(texts: Texts, levels: Levels | None = None, *, is_copy: bool = False) -> Chunk:
-    """A column of texts, one after the other; perhaps a copy of what is in the log."""
+    """A column of texts, one after the other. `is_copy`: they are a copy of bytes in the log."""
     entries, prefix = levels or (texts.count, b"")
     size = texts.size + _SIZE_BYTES * texts.count
     head = _data_head(entries, PLAIN, prefix, size)
@@ -128,7 +128,7 @@ def plain(texts: Texts, levels: Levels | None = None, *, is_copy: bool = False) 
 
 
 def coded(column: ByteColumn | CodedColumn, levels: Levels | None = None) -> Chunk:
-    """A column of texts: with a dictionary, if they are coded and that is shorter."""
+    """A column of texts, with a dictionary if they are coded and it is shorter."""
     if isinstance(column, ByteColumn) or not len(column):
         return plain(texts_of(column), levels)
     entries, prefix = levels or (len(column), b"")
@@ -143,7 +143,7 @@ def coded(column: ByteColumn | CodedColumn, levels: Levels | None = None) -> Chu
     run, codes = _run_of(column.codes, different)
     head = _data_head(entries, RLE_DICTIONARY, prefix + run, codes.nbytes)
     chunk = Chunk(entries, dictionary, _copied(head, codes))
-    if chunk.size < _SIZE_BYTES * len(column):  # shorter than the sizes of all texts: these need not be asked for
+    if chunk.size < _SIZE_BYTES * len(column):  # shorter than the lengths of all texts: these need not be summed
         return chunk
     without = plain(texts_of(column), levels)
     return chunk if chunk.size < without.size else without
@@ -185,7 +185,7 @@ def _sized(run: bytes) -> bytes:
 
 
 def _run_of(codes: Array, different: int) -> tuple[bytes, Array]:
-    """What stands before codes, and the codes: a run of equal ones, or all in groups."""
+    """The bytes before codes, and the codes: a run of equal ones, or all in groups."""
     kind = np.dtype("u1" if different <= 1 << 8 else "<u2" if different <= 1 << 16 else "<u4")
     bits = bytes((kind.itemsize * 8,))
     if different == 1:

@@ -1,4 +1,4 @@
-"""Row groups: the columns of some messages, ready to be encoded when somebody reads them."""
+"""Row groups: the columns of some messages, which are encoded when they are read."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ from fsstore.parquet.pages import Chunk, Texts, coded, levels_of, numbers, plain
 Array = np.ndarray[Any, Any]
 
 _FIRST_TIME_MS, _LAST_TIME_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The years 1 to 9999, which every reader can show: a publisher's clock may say anything."""
+"""The years 1 to 9999, which every reader can show: a publisher's clock may have any value."""
 
 _GATHERED_LATE = ("body", "unique_key", "properties.key_value.value")
-"""Columns whose values are not kept: they are in the log, or among the properties."""
+"""Columns whose values are not kept: they can be read from the log, or from the properties."""
 
 _OBJECTS_BYTES = 16 << 10
-"""Memory that the objects of a row group take beside its arrays, more or less: of a short one, nearly all."""
+"""Memory of a row group's objects in addition to its arrays, about; of a short one, nearly all."""
 
 _LENGTH_BYTES = 4
 _REPLACEMENT = "\ufffd".encode()
 
 
 class BoundError(Exception):
-    """A part of a file is longer than the place that was computed for it: the records have changed."""
+    """A part of a file is longer than the space that was computed for it: the records have changed."""
 
 
 class Columns(NamedTuple):
-    """The chunks of a row group by the names of their columns, and their sizes as they stand in the file; how many rows
-    it has, and how many messages are left out because they are damaged; and the bytes of memory that this takes, more
-    or less."""
+    """The chunks of a row group by column name, their sizes in the order of the file, the numbers of rows and of
+    damaged messages left out, and the bytes of memory that they take, about."""
 
     chunks: dict[str, Chunk]
     sizes: tuple[int, ...]
@@ -47,15 +46,15 @@ class Columns(NamedTuple):
 def read_columns(store: MessageStore, key: RangeKey, row_group: RowGroup) -> Columns:
     """Read and check the messages of a row group. Values are gathered when a chunk is encoded.
 
-    ExpiredMessageError when the first message of the range is gone, BoundError; else errors as `range_key`.
+    ExpiredMessageError: the first message of the range has expired. BoundError; other errors as `range_key`.
     """
     _require_range(store, key)
-    is_known = key.first_physical >= 0  # else the disk refuses the entry of the first message
+    is_known = key.first_physical >= 0  # else the disk refused to read the entry of the first message
     with store.hold(key.first_physical) if is_known else nullcontext():
         blocks = store.blocks(key.topic, key.queue, row_group.begin, row_group.end - row_group.begin)
     if is_known:
-        store.hold(key.first_physical).release()  # what retention took meanwhile would pass for damaged
-    _require_range(store, key)  # and what went from the queue for never having been there
+        store.hold(key.first_physical).release()  # else records that retention removed meanwhile would look damaged
+    _require_range(store, key)  # and entries that were removed would look as if they had never existed
     [block] = blocks
     chunks = _chunks_of(store, block)
     sizes = tuple(chunks[column.name].size for column in SCHEMA.in_file)
@@ -67,7 +66,7 @@ def read_columns(store: MessageStore, key: RangeKey, row_group: RowGroup) -> Col
 
 
 def _require_range(store: MessageStore, key: RangeKey) -> None:
-    """ExpiredMessageError when another range is there, or none."""
+    """ExpiredMessageError: the range has other records now, or none."""
     if range_key(store, key.topic, key.queue, key.begin, key.end) != key:
         raise ExpiredMessageError(key.topic, key.queue, key.begin, key.end)
 
@@ -80,7 +79,7 @@ def _chunks_of(store: MessageStore, block: Block) -> dict[str, Chunk]:
     too_long = _too_long(block, np.diff(key_starts), keys)
 
     def text(find: Callable[[], SliceColumn], counts: Array | None = None) -> Texts:
-        """Those of a column of which each row has so many, or one."""
+        """The texts of a column with `counts` values for each row, or one."""
         found = find()
         if too_long is None:
             return Texts(len(found), int(found.sizes.sum()), find)
@@ -111,8 +110,8 @@ def _chunks_of(store: MessageStore, block: Block) -> dict[str, Chunk]:
 
 
 def _too_long(block: Block, key_counts: Array, keys: SliceColumn) -> Array | None:
-    """The rows (bool (n,)) whose texts need more than what is counted for them, because they were no UTF-8 and have
-    three bytes for one now: what a message shows must not follow from its neighbours. None: no row."""
+    """The rows (bool (n,)) whose texts need more than their bound, because bytes that are not UTF-8 are shown as three
+    bytes each. Which texts are shortened must not depend on neighbouring messages. None: no row."""
     properties = block.properties
     if properties.is_as_stored:
         return None
@@ -129,9 +128,9 @@ def _too_long(block: Block, key_counts: Array, keys: SliceColumn) -> Array | Non
 
 
 def _shortened(texts: SliceColumn, rows: Array) -> ByteColumn:
-    """Texts, those of `rows` (bool (n,)) with one byte for what was no text. Names and tags stay as they are: names of
-    a row must go on to differ, and thrice their bytes, and the same among the values once, are within the bound."""
-    replaced = (texts[row].replace(_REPLACEMENT, b"?") if is_asked else texts[row] for row, is_asked in enumerate(rows))
+    """Texts with one byte for each invalid byte in `rows` (bool (n,)). Names and tags are not shortened: the names of a
+    row must stay different, and thrice their bytes and once the values' are within the bound."""
+    replaced = (texts[row].replace(_REPLACEMENT, b"?") if is_long else texts[row] for row, is_long in enumerate(rows))
     return ByteColumn.of(list(replaced))
 
 

@@ -1,8 +1,8 @@
-"""Segments: where the files of a queue begin and end.
+"""Segments: the ranges of a queue's files.
 
-A segment ends at each multiple of 65,536 queue offsets, and wherever the next message lies in another file of the
-commit log. Both follow from two neighbouring entries of the consume queue, so the same names come out after a restart
-and on another machine, and retention, which removes whole files of the log, removes whole segments.
+A segment ends at each multiple of 65,536 queue offsets, and before a message in another file of the commit log. Both
+follow from two neighbouring entries of the consume queue, so the names are the same after a restart and on another
+machine. Retention removes whole files of the log, and thus whole segments.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Segment(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """What tells whether a queue is as it was: its bounds, and where the record of its newest message lies (-1: none).
-    A queue that was deleted and made again has its newest one elsewhere, and most often so has one that was cut."""
+    """Facts that show whether a queue has changed: its bounds, and the physical offset of its newest message (-1:
+    none). A queue that was deleted and made again has another offset there; so, mostly, has one that was cut."""
 
     min_offset: int
     max_offset: int
@@ -34,7 +34,7 @@ class Ends(NamedTuple):
 
 
 class QueueSegments:
-    """The segments of one queue, remembered as far as they are whole. Thread safety: any thread (an own lock)."""
+    """The segments of one queue; whole ones are remembered. Thread safety: any thread (a lock of its own)."""
 
     def __init__(self, store: MessageStore, topic: str, queue: int) -> None:
         self._store = store
@@ -42,11 +42,11 @@ class QueueSegments:
         self._queue = queue
         self._lock = threading.Lock()
         self._bounds: list[int] = []
-        self._whole: list[Segment] = []  # between each two of them
+        self._whole: list[Segment] = []  # one between each two bounds
         self._segments: tuple[Segment, ...] = ()
-        self._ends = Ends(-1, -1, -1)  # of the queue, when it had these segments
+        self._ends = Ends(-1, -1, -1)  # of the queue when it had these segments
         self.layouts: dict[tuple[int, int], Layout] = {}
-        """Layouts of whole segments, by [begin, end): whoever measures one leaves it here."""
+        """Layouts of whole segments, by [begin, end). The caller that measures one adds it."""
 
     @property
     def measured_end(self) -> int:
@@ -64,7 +64,7 @@ class QueueSegments:
             return self._unchanged() or self._now()
 
     def unchanged(self) -> tuple[Segment, ...] | None:
-        """What `now` gave last time, the same object, if nothing has changed since. TopicNotFoundError."""
+        """The last result of `now`, the same object, if nothing has changed since; else None. TopicNotFoundError."""
         with self._lock:
             return self._unchanged()
 
@@ -87,12 +87,12 @@ class QueueSegments:
         return self._segments
 
     def _forget(self, min_offset: int, max_offset: int) -> None:
-        """What expired; or everything, where the queue is not the one that it was (deleted, or cut by its writer)."""
+        """Forget expired segments; or all of them if the queue is another one now (deleted, or cut by its writer)."""
         bounds = self._bounds
         if self._ends.max_offset > max_offset or self._has_changed():
             bounds.clear()
             self._whole.clear()
-            self.layouts = {}  # another one: who is measuring just now puts what it finds into the old one
+            self.layouts = {}  # a new one: a thread that is measuring now adds its layouts to the old one
         expired = bisect_left(bounds, min_offset)
         for segment in self._whole[:expired]:
             self.layouts.pop(segment[:2], None)
@@ -110,14 +110,14 @@ class QueueSegments:
         return int(entries["physical_offset"][0]) if len(entries) else -1
 
     def _end_of(self, begin: int, max_offset: int) -> int | None:
-        """Where the segment that starts at `begin` ends; None when it is not whole yet."""
+        """The end of the segment that starts at `begin`; None: it is not whole yet."""
         limit = (begin // SEGMENT_MESSAGES + 1) * SEGMENT_MESSAGES
         entries = self._store.entries(self._topic, self._queue, begin, min(limit, max_offset) - begin)
-        places = entries["physical_offset"]
-        if not len(places):
+        physical = entries["physical_offset"]
+        if not len(physical):
             return None
         file_bytes = self._store.sizes.commit_log_bytes
-        next_file = (int(places[0]) // file_bytes + 1) * file_bytes
-        if int(places[-1]) >= next_file:
-            return begin + bisect_left(places, next_file)
-        return limit if begin + len(places) == limit else None
+        next_file = (int(physical[0]) // file_bytes + 1) * file_bytes
+        if int(physical[-1]) >= next_file:
+            return begin + bisect_left(physical, next_file)
+        return limit if begin + len(physical) == limit else None

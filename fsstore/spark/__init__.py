@@ -1,4 +1,4 @@
-"""What a Spark user imports. Importing this package loads pyspark, and neither FUSE nor pyarrow.
+"""The public names for Spark users. Importing this package loads pyspark, but neither FUSE nor pyarrow.
 
 from fsstore.spark import FsstoreSource, write_topic
 

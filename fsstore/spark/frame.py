@@ -42,7 +42,7 @@ _TYPES: dict[Type, DataType] = {
 
 
 def schema_of(fields: Sequence[Field]) -> StructType:
-    """Spark's schema of messages with these fields; topic and queue, the partitions, last, as Spark puts them."""
+    """Spark's schema of messages with these fields. The partitions topic and queue are last, where Spark puts them."""
     columns = [StructField(field.name, _TYPES[field.type]) for field in fields]
     return StructType([*columns, StructField("topic", StringType()), StructField("queue", IntegerType())])
 
@@ -55,11 +55,11 @@ def messages(
     spark: SparkSession, mount: str | os.PathLike[str], topics: Sequence[str] | None = None, *,
     since: datetime | None = None, until: datetime | None = None,
 ) -> DataFrame:  # fmt: skip
-    """All messages of the store mounted at `mount`, or those of `topics`, whose directories alone are then listed; with
-    `since` and `until` those stored in [since, until), of whose files alone the footers are read.
+    """All messages of the store mounted at `mount`, or those of `topics`: then only their directories are listed.
+    `since` and `until` select messages stored in [since, until); only the footers of their files are read.
 
-    The schema is fixed (MESSAGE_SCHEMA): nothing is inferred, so a topic that is named `2024` stays a string. Which
-    messages there are is found out now; what is published later is in the next DataFrame.
+    The schema is fixed (MESSAGE_SCHEMA) and not inferred, so a topic named `2024` stays a string. The messages are
+    those at the time of this call; messages that are published later are in the next DataFrame.
     """
     root = Path(mount).absolute() / "@parquet"
     reader = spark.read.schema(MESSAGE_SCHEMA).option("basePath", str(root))
@@ -67,8 +67,8 @@ def messages(
         folders = [root] if topics is None else [root / os.fsdecode(topic_partition(topic)) for topic in topics]
         return reader.parquet(*map(str, folders))
     from_ms, until_ms = (None if time is None else int(time.timestamp() * 1000) for time in (since, until))
-    of = sorted(bounds(str(root.parent))) if topics is None else topics
-    files = [file for topic in of for file in files_between(str(root.parent), topic, from_ms, until_ms)]
+    selected = sorted(bounds(str(root.parent))) if topics is None else topics
+    files = [file for topic in selected for file in files_between(str(root.parent), topic, from_ms, until_ms)]
     found = reader.parquet(*files) if files else spark.createDataFrame([], MESSAGE_SCHEMA)
     if since is not None:
         found = found.where(found.store_time >= lit(since))

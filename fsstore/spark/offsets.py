@@ -1,10 +1,10 @@
-"""Offsets of a stream: where each queue has been read up to, and in which queue of that name.
+"""Offsets of a stream: the position of each queue, with the physical offset that identifies the queue.
 
-{"orders": {"0": "17@4711", "1": 0}}     17 messages have been read, the last lies at 4711 of the commit log
+{"orders": {"0": "17@4711", "1": 0}}     17 messages have been read, the last one at physical offset 4711
 
-Offsets of a queue begin anew when its topic is deleted and made again. The commit log goes on, so the place of the last
-message that was read tells one queue from the other. A plain number (no message was read, or a checkpoint of before)
-tells nothing.
+Offsets of a queue begin anew when its topic is deleted and made again. Physical offsets do not, so that of the last
+message read distinguishes the queues. A plain number (no message was read, or an older version wrote the checkpoint)
+can't.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import NamedTuple, TypeAlias
 
-from fsstore.jobs.mount import Bounds, DataLossError, Range, cut
+from fsstore.jobs.mount import Bounds, DataLossError, QueueRange, cut
 from fsstore.parquet.names import SEGMENT_MESSAGES
 
 OLDEST, NEXT = -2, -1
@@ -29,16 +29,16 @@ class SourceOptionError(ValueError):
 
 
 class Position(NamedTuple):
-    """Where a queue has been read up to: the next queue offset, and the physical offset of the message before it (None:
-    not known)."""
+    """The position of a query in a queue: the next queue offset, and the physical offset of the message before it
+    (None: not known)."""
 
     offset: int
-    last_place: int | None = None
+    last_physical: int | None = None
 
     @property
     def written(self) -> int | str:
-        """As it stands in an offset."""
-        return self.offset if self.last_place is None else f"{self.offset}@{self.last_place}"
+        """As Spark's offset has it."""
+        return self.offset if self.last_physical is None else f"{self.offset}@{self.last_physical}"
 
 
 Ends: TypeAlias = dict[str, dict[int, int]]
@@ -46,11 +46,11 @@ Ends: TypeAlias = dict[str, dict[int, int]]
 Positions: TypeAlias = dict[str, dict[int, Position]]
 """topic -> queue -> position."""
 Written: TypeAlias = dict[str, dict[str, int | str]]
-"""Positions in what JSON can hold."""
+"""Positions as JSON values."""
 
 
 def written(positions: Positions) -> Written:
-    """Positions as Spark keeps them."""
+    """Positions in the form that Spark stores."""
     return {
         topic: {str(queue): position.written for queue, position in queues.items()}
         for topic, queues in positions.items()
@@ -58,7 +58,7 @@ def written(positions: Positions) -> Written:
 
 
 def parsed(offset: Mapping[str, Mapping[str, int | str]]) -> Positions:
-    """What `written` wrote. ValueError, AttributeError for anything else."""
+    """The positions of `written`. ValueError, AttributeError for any other value."""
     return {
         topic: {int(queue): _position(value) for queue, value in queues.items()} for topic, queues in offset.items()
     }
@@ -74,24 +74,24 @@ def _position(value: object) -> Position:
 
 
 def resolve(option: str, text: str, bounds: Bounds) -> Ends:
-    """`earliest`, `latest`, or JSON, as offsets of all queues of `bounds`.
+    """Offsets of all queues of `bounds` from `earliest`, `latest`, or JSON.
 
     A queue that JSON leaves out is at its oldest message for startingOffsets, and at its end for endingOffsets.
     """
     if text.strip().lower() in (EARLIEST, LATEST):
-        asked: Positions = {}
+        given: Positions = {}
         missing = OLDEST if text.strip().lower() == EARLIEST else NEXT
     else:
-        asked, missing = _asked(option, text), OLDEST if option == "startingOffsets" else NEXT
+        given, missing = _given(option, text), OLDEST if option == "startingOffsets" else NEXT
     found: Ends = {}
     for topic, queues in bounds.items():
         for queue, (oldest, next_offset) in queues.items():
-            offset = asked.get(topic, {}).get(queue, Position(missing)).offset
+            offset = given.get(topic, {}).get(queue, Position(missing)).offset
             found.setdefault(topic, {})[queue] = {OLDEST: oldest, NEXT: next_offset}.get(offset, offset)
     return found
 
 
-def _asked(option: str, text: str) -> Positions:
+def _given(option: str, text: str) -> Positions:
     try:
         return parsed(json.loads(text))
     except (ValueError, AttributeError):
@@ -104,9 +104,9 @@ def resolve_times(
     times: Mapping[str, Mapping[int, int]] | int, bounds: Bounds, offset_at: Callable[[str, int, int], int | None], *,
     latest: bool,
 ) -> Ends:  # fmt: skip
-    """Offsets of all queues of `bounds` at times, epoch milliseconds, one for all or of each; a queue that is left out
-    is at its oldest message. `offset_at` takes topic, queue and time, and returns the first queue offset stored at or
-    after it; None: there is none, which is its end where `latest` is allowed, else SourceOptionError."""
+    """Offsets of all queues of `bounds` at times in epoch milliseconds, one for all or one for each; a queue without a
+    time is at its oldest message. `offset_at` takes topic, queue and time, and returns the first queue offset stored at
+    or after it. None: there is no such message; then the queue is at its end if `latest`, else SourceOptionError."""
     found = resolve("startingOffsets", EARLIEST, bounds)
     for topic, queues in bounds.items():
         for queue, (_, end) in queues.items():
@@ -137,59 +137,59 @@ def parse_times(text: str) -> dict[str, dict[int, int]]:
 
 
 def ends(bounds: Bounds) -> Ends:
-    """Where the queues end."""
+    """The ends of the queues."""
     return {
         topic: {queue: end for queue, (_, end) in sorted(queues.items())} for topic, queues in sorted(bounds.items())
     }
 
 
 class Queues:
-    """The queues of a mount as they are now."""
+    """The present queues of a mount."""
 
-    def __init__(self, bounds: Bounds, place_of: Callable[[str, int, int], int | None]) -> None:
-        """`place_of` takes topic, queue and queue offset of a message, and returns its physical offset; None: there is
-        no message, or it is damaged."""
+    def __init__(self, bounds: Bounds, physical_offset: Callable[[str, int, int], int | None]) -> None:
+        """`physical_offset` takes topic, queue and queue offset of a message. None from it: there is no such
+        message, or it is damaged."""
         self._bounds = bounds
-        self._place_of = cache(place_of)
+        self._physical_offset = cache(physical_offset)
 
     def located(self, offsets: Ends, start: Positions | None = None) -> Positions:
-        """Offsets as positions; what only `start` knows (a topic that has gone) stays where it was."""
+        """Offsets as positions. A queue that only `start` has (of a deleted topic) keeps its position."""
         start = start or {}
         found: Positions = {topic: dict(queues) for topic, queues in start.items()}
         for topic, queues in offsets.items():
             for queue, offset in queues.items():
                 before = start.get(topic, {}).get(queue)
                 if before is None or before.offset != offset or not self.is_of(before, topic, queue):
-                    position = Position(offset, self._place_of(topic, queue, offset - 1) if offset > 0 else None)
+                    position = Position(offset, self._physical_offset(topic, queue, offset - 1) if offset > 0 else None)
                     found.setdefault(topic, {})[queue] = position
         return found
 
     def is_of(self, position: Position, topic: str, queue: int) -> bool:
-        """Whether a position is, as far as anybody can tell, one of the queue that is there now."""
+        """Whether a position can be of the present queue: nothing known contradicts it."""
         oldest, end = self._bounds_of(topic, queue)
         if position.offset > end:
             return False
-        if position.last_place is None or position.offset <= oldest:
+        if position.last_physical is None or position.offset <= oldest:
             return True
-        return self._place_of(topic, queue, position.offset - 1) in (position.last_place, None)
+        return self._physical_offset(topic, queue, position.offset - 1) in (position.last_physical, None)
 
-    def waiting(self, start: Positions, end: Ends) -> list[Range]:
-        """What there is between two offsets, a range a queue."""
+    def waiting(self, start: Positions, end: Ends) -> list[QueueRange]:
+        """The messages between two offsets, a range per queue."""
         found = []
         for topic, queues in sorted(end.items()):
             for queue, stop in sorted(queues.items()):
                 oldest, next_offset = self._bounds_of(topic, queue)
                 begin = self._goes_on(start.get(topic, {}).get(queue, Position(0)), topic, queue)
-                part = Range(topic, queue, max(begin, oldest), min(stop, next_offset))
+                part = QueueRange(topic, queue, max(begin, oldest), min(stop, next_offset))
                 if part.begin < part.end:
                     found.append(part)
         return found
 
-    def plan(self, start: Positions, end: Positions, *, fail_on_data_loss: bool) -> list[tuple[Range, Position]]:
-        """What is to be read between two positions, a range a queue, and where it ends. A queue that `start` does not
-        know begins at 0.
+    def plan(self, start: Positions, end: Positions, *, fail_on_data_loss: bool) -> list[tuple[QueueRange, Position]]:
+        """The messages to read between two positions, a range per queue, and its end. A queue that `start` does not
+        have begins at 0.
 
-        DataLossError where something of it is gone; without `fail_on_data_loss` that is left out.
+        DataLossError: some of them were removed; without `fail_on_data_loss` these are left out.
         """
         found = []
         for topic, queues in sorted(end.items()):
@@ -204,7 +204,7 @@ class Queues:
         return found
 
     def _loss(self, topic: str, queue: int, begin: Position, stop: Position) -> DataLossError | None:
-        """What is gone of a range."""
+        """The error for removed messages of a range; None: there are none."""
         oldest, end = self._bounds_of(topic, queue)
         if not end:
             return DataLossError(topic, queue, begin.offset, end, "the topic was deleted")
@@ -219,21 +219,25 @@ class Queues:
         return None
 
     def _goes_on(self, position: Position, topic: str, queue: int) -> int:
-        """The queue offset at which a queue goes on that was read up to a position."""
+        """The queue offset at which to continue after a position."""
         if self.is_of(position, topic, queue):
             return position.offset
         oldest, end = self._bounds_of(topic, queue)
-        first_place = self._place_of(topic, queue, oldest) if oldest < end else None
-        if first_place is not None and position.last_place is not None and first_place <= position.last_place:
-            return min(position.offset, end)  # its writer cut it, but did not make it again
+        first_physical = self._physical_offset(topic, queue, oldest) if oldest < end else None
+        if (
+            first_physical is not None
+            and position.last_physical is not None
+            and first_physical <= position.last_physical
+        ):
+            return min(position.offset, end)  # its writer cut the queue, but did not make it again
         return oldest
 
     def _bounds_of(self, topic: str, queue: int) -> tuple[int, int]:
         return self._bounds.get(topic, {}).get(queue, (0, 0))
 
 
-def limited(end: Ends, waiting: list[Range], most: int) -> Ends:
-    """At most `most` messages of what waits: each queue's share is in proportion to what waits in it, but for one."""
+def limited(end: Ends, waiting: list[QueueRange], most: int) -> Ends:
+    """At most `most` waiting messages. A queue's share is in proportion to its waiting messages, at least one."""
     total = sum(part.end - part.begin for part in waiting)
     if total <= most:
         return end
@@ -247,9 +251,9 @@ def limited(end: Ends, waiting: list[Range], most: int) -> Ends:
     return limits
 
 
-def limited_bytes(end: Ends, waiting: list[Range], most: int, size_of: Callable[[Range], int]) -> Ends:
-    """About `most` bytes of what waits, and a message of each queue at least. Queues have equal shares; what one does
-    not need is for the others. `size_of` takes what `cut` gives."""
+def limited_bytes(end: Ends, waiting: list[QueueRange], most: int, size_of: Callable[[QueueRange], int]) -> Ends:
+    """About `most` bytes of waiting messages, and at least a message of each queue. Queues have equal shares; a part
+    that one does not need is for the others. `size_of` takes ranges from `cut`."""
     limits = {topic: dict(queues) for topic, queues in end.items()}
     parts = sorted(waiting, key=lambda part: part.end - part.begin)
     for number, part in enumerate(parts):
@@ -259,8 +263,8 @@ def limited_bytes(end: Ends, waiting: list[Range], most: int, size_of: Callable[
     return limits
 
 
-def _fitting(whole: Range, most: int, size_of: Callable[[Range], int]) -> tuple[int, int]:
-    """Where the beginning of a range ends that takes so many bytes, and how many it takes."""
+def _fitting(whole: QueueRange, most: int, size_of: Callable[[QueueRange], int]) -> tuple[int, int]:
+    """The end of the first part of a range that takes about `most` bytes, and the bytes that it takes."""
     taken = 0
     for part in cut(whole):
         size = size_of(part)

@@ -1,4 +1,4 @@
-"""Spark as what runs an export's tasks, and how far its jobs are."""
+"""Spark as the runner of an export's tasks, and the progress of its jobs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from fsstore.jobs.export import Part, Task
+from fsstore.jobs.export import Task, TaskResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,7 +16,7 @@ INTERVAL_S = 0.5
 
 
 class SparkTasks:
-    """Runs tasks on a cluster; DIR and the mount have to be there on all of its hosts."""
+    """Runs tasks on a cluster. The export's directory and the mount must exist on all of its hosts."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -25,20 +25,22 @@ class SparkTasks:
     def parallelism(self) -> int:
         return int(self._spark.sparkContext.defaultParallelism)
 
-    def run(self, work: Callable[[Task], Part], tasks: Sequence[Task], tell: Callable[[float], None]) -> list[Part]:
+    def run(
+        self, work: Callable[[Task], TaskResult], tasks: Sequence[Task], report: Callable[[float], None]
+    ) -> list[TaskResult]:
         job = self._spark.sparkContext.parallelize(tasks, len(tasks)).map(work)
-        with watched(self._spark, tell):
+        with watched(self._spark, report):
             return list(job.collect())
 
 
 @contextmanager
-def watched(spark: SparkSession, tell: Callable[[float], None]) -> Iterator[None]:
-    """While the block runs, call `tell` with the share of the active stages' tasks that is done, from a thread."""
+def watched(spark: SparkSession, report: Callable[[float], None]) -> Iterator[None]:
+    """While the block runs, a thread calls `report` with the share of the active stages' tasks that is done."""
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(INTERVAL_S):
-            tell(_share_done(spark))
+            report(_share_done(spark))
 
     watcher = threading.Thread(target=watch, name="watch-jobs", daemon=True)
     watcher.start()

@@ -1,10 +1,10 @@
-"""The data source `fsstore`: a mounted store as a stream, or a batch, whose offsets are queue offsets.
+"""The data source `fsstore`: a mounted store as a stream or a batch, whose offsets are queue offsets.
 
 spark.dataSource.register(FsstoreSource)
 spark.readStream.format("fsstore").option("subscribe", "orders").load("/mnt/mq")
 
-Options are named as those of Spark's Kafka source; so are offsets in them: {"orders": {"0": 17, "1": -2}}. -2 stands
-for the oldest message of a queue, -1 for what comes next.
+Options have the names of Spark's Kafka source, and offsets in them its form: {"orders": {"0": 17, "1": -2}}. -2 is the
+oldest message of a queue, -1 the next one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from fsstore.jobs.mount import Bounds, Range, bounds, cut, offset_at, place_of, size_of
+from fsstore.jobs.mount import Bounds, QueueRange, bounds, cut, offset_at, physical_offset, size_of
 from fsstore.spark.frame import MESSAGE_SCHEMA
 from fsstore.spark.offsets import (
     EARLIEST,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def chosen(bounds: Bounds, subscribe: str | None, pattern: str | None) -> Bounds:
-    """The topics that `subscribe` (names, comma-separated) or `subscribePattern` (a regular expression) ask for."""
+    """The topics of `subscribe` (names, comma-separated) or `subscribePattern` (a regular expression)."""
     if subscribe is not None and pattern is not None:
         raise SourceOptionError("subscribe and subscribePattern exclude each other")
     if subscribe is not None:
@@ -89,7 +89,7 @@ _OPTIONS = (
 
 
 class FsstoreSource(DataSource):  # type: ignore[misc]  # pyspark has no types that mypy can follow
-    """Options: the mount as path, and those of docs/spark.md, 3. A `schema` of fewer columns reads these alone."""
+    """Options: the mount as path, and those of docs/spark.md, 3. A `schema` with fewer columns reads only these."""
 
     @classmethod
     def name(cls) -> str:
@@ -106,7 +106,7 @@ class FsstoreSource(DataSource):  # type: ignore[misc]  # pyspark has no types t
 
 
 class _Options:
-    """The options of one read, understood."""
+    """The parsed options of one read."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
@@ -130,18 +130,18 @@ class _Options:
         self._latest = _one_of("startingOffsetsByTimestampStrategy", given, "error", "latest") == "latest"
 
     def bounds(self) -> Bounds:
-        """What the mount has now of what is asked for."""
+        """The present bounds of the topics that the options select."""
         return chosen(bounds(self.mount), self._subscribe, self._pattern)
 
     def start(self, bounds: Bounds, otherwise: str) -> Ends:
-        """Where a new query begins."""
+        """The offsets at which a new query begins."""
         if self._times is None:
             return resolve("startingOffsets", self._starting or otherwise, bounds)
         return resolve_times(self._times, bounds, partial(offset_at, self.mount), latest=self._latest)
 
     def queues(self, bounds: Bounds) -> Queues:
         """The queues that have these bounds."""
-        return Queues(bounds, partial(place_of, self.mount))
+        return Queues(bounds, partial(physical_offset, self.mount))
 
 
 def _positive(name: str, text: str | None, of: str = "messages") -> int | None:
@@ -159,7 +159,7 @@ def _boolean(name: str, text: str) -> bool:
 
 
 def _one_of(name: str, given: Mapping[str, str], *choices: str) -> str:
-    """The value of an option, in lower case; the first choice where it is not given."""
+    """The value of an option, in lower case; the first choice if it is not given."""
     text = given.get(name.lower(), choices[0]).lower()
     if text not in choices:
         raise SourceOptionError(f"{name} must be {' or '.join(choices)}: {text!r}")
@@ -167,7 +167,7 @@ def _one_of(name: str, given: Mapping[str, str], *choices: str) -> str:
 
 
 def _times(of_all: str | None, of_each: str | None) -> Mapping[str, Mapping[int, int]] | int | None:
-    """The times at which a query begins: Kafka's source prefers startingTimestamp, too."""
+    """The times at which a query begins. startingTimestamp has precedence, as in Kafka's source."""
     if of_all is None:
         return None if of_each is None else parse_times(of_each)
     if not of_all.isdecimal():
@@ -184,7 +184,7 @@ def _seconds(name: str, text: str) -> float:
 
 
 class _Reader:
-    """What batch and stream share: a task reads a range."""
+    """Shared by batch and stream: a task reads a range."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = _Options(options)
@@ -201,17 +201,17 @@ class _Reader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The messages of a range, on an executor."""
-        from fsstore.spark.reading import read_range  # pyarrow, where it is needed
+        from fsstore.spark.reading import read_range  # here, because it imports pyarrow
 
-        if partition.value is None:  # what Spark makes of a plan without partitions
+        if partition.value is None:  # Spark passes it for a plan without partitions
             return iter(())
         part, stop = partition.value
         options = self._options
-        return read_range(options.mount, Range(*part), Position(*stop), self._schema, options.fail_on_data_loss)
+        return read_range(options.mount, QueueRange(*part), Position(*stop), self._schema, options.fail_on_data_loss)
 
 
 class BatchReader(_Reader, DataSourceReader):  # type: ignore[misc]
-    """All messages between two offsets, both decided when the plan is made."""
+    """All messages between two offsets, which are fixed when the plan is made."""
 
     def partitions(self) -> list[InputPartition]:
         there = self._options.bounds()
@@ -222,7 +222,7 @@ class BatchReader(_Reader, DataSourceReader):  # type: ignore[misc]
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Messages as they come. The offset of a stream is where each queue has been read up to."""
+    """Messages as they are published. The offset of a stream has the position of each queue."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         super().__init__(options, schema)
@@ -236,7 +236,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return written(self._options.queues(there).located(self._options.start(there, LATEST)))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark knows no limit of several kinds: any but ReadAllAvailable stands for all that the options say."""
+        """Spark has no limit of several kinds: any limit but ReadAllAvailable means all limits in the options."""
         options = self._options
         if options.most:
             return ReadMaxRows(options.most)
@@ -260,7 +260,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return written(queues.located(end, before))
 
     def _is_to_wait(self, count: int) -> bool:
-        """Whether there are too few messages for a batch; not for longer than maxTriggerDelay after the last one."""
+        """Whether there are too few messages for a batch. It waits at most maxTriggerDelay after the last one."""
         least, now = self._options.least, time.monotonic()
         is_late = now - self._triggered >= self._options.most_delay_s
         if least and self._target is None and count < least and not is_late:

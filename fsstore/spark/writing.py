@@ -1,4 +1,4 @@
-"""Writing back: the rows of a DataFrame as messages of a topic, published through `append` in bulk."""
+"""Writing to a topic: the rows of a DataFrame become messages, published through `append` in bulk."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def write_topic(
     df: DataFrame, mount: str | os.PathLike[str], topic: str, *, body: str = "body", key: str | None = None,
     tags: str | None = None, app_id: str | None = None, batch_id: int | None = None, token: str | None = None,
 ) -> int:  # fmt: skip
-    """Publish each row of `df` to `topic`; returns how many there were. The topic is made where there is none.
+    """Publish each row of `df` to `topic`; returns the number of rows. A missing topic is made.
 
-    `body`, `key` and `tags` name columns: the body is bytes or becomes text, so do a key or an array of keys, and tags.
-    A null body is an empty message. A row has been published, and is on disk, when this returns. Rows of a partition
-    keep their order within each write of about a megabyte. OSError with the mount's reason for a row that can be no
+    `body`, `key` and `tags` name columns. The body is bytes or becomes text; so do a key or an array of keys, and tags.
+    A null body is an empty message. All rows are published and on disk when this returns. Rows of a partition keep
+    their order within each write of about a megabyte. OSError with the mount's reason for a row that can't be a
     message.
 
     At least once: a task that Spark repeats publishes its rows again. Exactly once with the number of a batch and a
-    name for who publishes it, which no other query has for this topic, also none with another checkpoint:
+    name of the publisher that no other query uses for this topic, and no other checkpoint of this query:
 
         def publish(batch, number):
             write_topic(batch, mount, "alerts", key="user", app_id="alerts-job", batch_id=number)
 
         alerts.writeStream.foreachBatch(publish).start()
 
-    `token` is what nobody else knows: without it another publisher of the topic could say that rows of a batch are
-    published. In a streaming query it is the query's id, which stands in its checkpoint; elsewhere give one.
+    `token` is a secret: another publisher that knew it could claim that rows of a batch are published. In a streaming
+    query it is the query's id, which is in its checkpoint; in other programs pass one.
     """
     if (app_id is None) != (batch_id is None):
         raise ValueError("app_id and batch_id go together")
@@ -60,10 +60,10 @@ def write_topic(
 
 
 def _message(df: DataFrame, body: str, key: str | None, tags: str | None) -> Column:
-    """A struct of the fields that `append@format=json` knows."""
+    """A struct of the fields of `append@format=json`."""
     kind = df.schema[body].dataType
     if isinstance(kind, BinaryType):
-        fields = [f.coalesce(f.col(body), f.lit(b"")).alias("body_base64")]  # to_json writes bytes so
+        fields = [f.coalesce(f.col(body), f.lit(b"")).alias("body_base64")]  # to_json writes bytes as base64
     else:
         fields = [f.coalesce(f.col(body).cast("string"), f.lit("")).alias("body")]
     if key is not None:

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from engine import FileSizes, MessageStore, StoreConfig, StoredMessage, StoreError
-from fsstore.parquet.file_map import FileMap, map_file, place_of
+from fsstore.parquet.file_map import FileMap, chunk_index, map_file
 from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.layout import MAGIC, Layout, measure, range_key
 from fsstore.parquet.row_groups import Columns, read_columns
@@ -38,7 +38,7 @@ def rendered(store: MessageStore, layout: Layout) -> tuple[bytes, FileMap]:
     found, columns = mapped(store, layout)
     parts = [(0, MAGIC), (layout.size - len(found.footer), found.footer)]
     for number, start in enumerate(found.starts[:-1].tolist()):
-        row_group, column = place_of(number)
+        row_group, column = chunk_index(number)
         parts.append((start, bytes(columns[row_group].chunks[SCHEMA.in_file[column].name].encode())))
         assert start % 4096 == 0
         assert start + len(parts[-1][1]) <= found.starts[number + 1]

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsstore.jobs import export as exporting
-from fsstore.jobs.export import Figures, bring, figures_of
-from fsstore.jobs.mount import Range, range_path
+from fsstore.jobs.export import Totals, bring, totals_of
+from fsstore.jobs.mount import QueueRange, range_path
 
 ROW_GROUP = 10
 
 
-def pretend(root: Path, part: Range, hours: int) -> pa.Table:
+def pretend(root: Path, part: QueueRange, hours: int) -> pa.Table:
     """A file that has what an export looks at, a message every so many hours."""
     offsets = range(part.begin, part.end)
     begun = datetime(2026, 11, 20, tzinfo=UTC)
@@ -38,10 +38,10 @@ def pretend(root: Path, part: Range, hours: int) -> pa.Table:
 
 @pytest.mark.parametrize("most_bytes", [1, 1_000, 1 << 20])
 def test_files_have_every_message_under_its_day(tmp_path: Path, most_bytes: int) -> None:
-    pieces = [Range("orders", queue, 0, 35) for queue in (0, 1)]
+    pieces = [QueueRange("orders", queue, 0, 35) for queue in (0, 1)]
     bodies = [body for piece in pieces for body in pretend(tmp_path, piece, 3)["body"].to_pylist()]
     part = bring(str(tmp_path), str(tmp_path / "out"), most_bytes, (0, pieces))
-    assert part.read == part.found == Figures(70, sum(map(zlib.crc32, bodies)))
+    assert part.read == part.found == Totals(70, sum(map(zlib.crc32, bodies)))
     assert part.left_out == 0
     found = [
         (Path(file).parent.name, row["queue"], row["queue_offset"], row["store_time"])
@@ -56,7 +56,7 @@ def test_files_have_every_message_under_its_day(tmp_path: Path, most_bytes: int)
 
 
 def test_a_task_that_is_done_twice_writes_other_files(tmp_path: Path) -> None:
-    piece = Range("orders", 0, 0, 5)
+    piece = QueueRange("orders", 0, 0, 5)
     pretend(tmp_path, piece, 1)
     parts = [bring(str(tmp_path), str(tmp_path / "out"), 1 << 20, (0, [piece])) for _ in range(2)]
     assert not set(parts[0].files) & set(parts[1].files)
@@ -65,12 +65,12 @@ def test_a_task_that_is_done_twice_writes_other_files(tmp_path: Path) -> None:
 @given(st.lists(st.binary(max_size=40), max_size=20), st.integers(0, 20), st.booleans())
 def test_figures_are_those_of_the_bodies(bodies: list[bytes], begin: int, is_large: bool) -> None:
     column = pa.chunked_array([pa.array(bodies, pa.large_binary() if is_large else pa.binary()).slice(begin)])
-    assert figures_of(column) == Figures(len(bodies[begin:]), sum(map(zlib.crc32, bodies[begin:])))
+    assert totals_of(column) == Totals(len(bodies[begin:]), sum(map(zlib.crc32, bodies[begin:])))
 
 
 @given(st.lists(st.integers(0, 3 * exporting.FILE_BYTES), max_size=12))
 def test_tasks_have_all_ranges_in_order_and_about_as_much_to_do(sizes: list[int]) -> None:
-    pieces = [Range("orders", 0, number, number + 1) for number in range(len(sizes))]
+    pieces = [QueueRange("orders", 0, number, number + 1) for number in range(len(sizes))]
     shares = exporting._shares(pieces, sizes)
     assert [piece for share in shares for piece in share] == pieces
     assert all(shares)

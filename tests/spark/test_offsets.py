@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsstore.jobs.mount import Bounds, Range, cut
+from fsstore.jobs.mount import Bounds, QueueRange, cut
 from fsstore.spark import DataLossError, SourceOptionError
 from fsstore.spark.offsets import (
     Position,
@@ -63,34 +63,34 @@ def queues_of(bounds: Bounds, first_places: dict[tuple[str, int], int] | None = 
     """Queues whose messages lie 100 bytes apart, from their first place on, which is 0."""
     firsts = first_places or {}
 
-    def place_of(topic: str, queue: int, offset: int) -> int | None:
+    def physical_offset(topic: str, queue: int, offset: int) -> int | None:
         oldest, end = bounds.get(topic, {}).get(queue, (0, 0))
         return firsts.get((topic, queue), 0) + 100 * offset if oldest <= offset < end else None
 
-    return Queues(bounds, place_of)
+    return Queues(bounds, physical_offset)
 
 
-def read(queues: Queues, start: Positions, end: Positions, *, fail_on_data_loss: bool = True) -> list[Range]:
+def read(queues: Queues, start: Positions, end: Positions, *, fail_on_data_loss: bool = True) -> list[QueueRange]:
     return [part for part, _ in queues.plan(start, end, fail_on_data_loss=fail_on_data_loss)]
 
 
 def test_a_queue_that_came_later_is_read_from_its_beginning() -> None:
     queues = queues_of(BOUNDS)
     found = read(queues, {"orders": {0: Position(12)}}, queues.located(ends(BOUNDS)))
-    assert found == [Range("orders", 0, 12, 20), Range("orders", 1, 0, 5)]
+    assert found == [QueueRange("orders", 0, 12, 20), QueueRange("orders", 1, 0, 5)]
 
 
 @pytest.mark.parametrize(
     ("start", "end", "words", "left"),
     [
-        ({"orders": {0: Position(3)}}, {"orders": {0: Position(15)}}, "expired", [Range("orders", 0, 10, 15)]),
-        ({"orders": {1: Position(30)}}, {"orders": {1: Position(5)}}, "made again", [Range("orders", 1, 0, 5)]),
+        ({"orders": {0: Position(3)}}, {"orders": {0: Position(15)}}, "expired", [QueueRange("orders", 0, 10, 15)]),
+        ({"orders": {1: Position(30)}}, {"orders": {1: Position(5)}}, "made again", [QueueRange("orders", 1, 0, 5)]),
         ({"gone": {0: Position(3)}}, {"gone": {0: Position(9)}}, "was deleted", []),
         ({}, {"orders": {1: Position(9)}}, "made again", []),
     ],
 )
 def test_messages_that_are_gone_fail_unless_that_is_allowed(
-    start: Positions, end: Positions, words: str, left: list[Range]
+    start: Positions, end: Positions, words: str, left: list[QueueRange]
 ) -> None:
     with pytest.raises(DataLossError, match=words):
         read(queues_of(BOUNDS), start, end)
@@ -105,7 +105,7 @@ def test_a_topic_that_was_made_again_fails_or_is_read_from_its_start(count: int)
     end = queues.located(ends(bounds), start)
     with pytest.raises(DataLossError, match="orders/0"):
         read(queues, start, end)
-    assert read(queues, start, end, fail_on_data_loss=False) == ([Range("orders", 0, 0, count)] if count else [])
+    assert read(queues, start, end, fail_on_data_loss=False) == ([QueueRange("orders", 0, 0, count)] if count else [])
     assert not read(queues, end, queues.located(ends(bounds), end)), "and then it goes on from there"
 
 
@@ -118,7 +118,7 @@ def test_a_batch_that_was_planned_before_its_topic_was_made_again_has_nothing_of
         read(queues, start, end)
     assert read(queues, start, end, fail_on_data_loss=False) == []
     later = queues.located(ends(bounds), end)
-    assert read(queues, end, later, fail_on_data_loss=False) == [Range("orders", 0, 0, 150)]
+    assert read(queues, end, later, fail_on_data_loss=False) == [QueueRange("orders", 0, 0, 150)]
 
 
 def test_a_queue_that_its_writer_cut_is_not_read_again_from_its_start() -> None:
@@ -137,7 +137,7 @@ def test_offsets_of_a_checkpoint_are_read_with_places_and_without() -> None:
     assert written(parsed(kept)) == kept
     before = parsed({"orders": {"0": 12, "1": 5}})
     assert read(queues_of(BOUNDS), before, queues_of(BOUNDS).located(ends(BOUNDS), before)) == [
-        Range("orders", 0, 12, 20)
+        QueueRange("orders", 0, 12, 20)
     ]
 
 
@@ -168,7 +168,7 @@ def test_a_limit_of_bytes_is_kept_but_for_a_message_a_queue(queues: dict[int, tu
     bounds = {"orders": queues}
     there, end = queues_of(bounds), ends(bounds)
 
-    def size_of(part: Range) -> int:  # of messages that are longer the later they come
+    def size_of(part: QueueRange) -> int:  # of messages that are longer the later they come
         return 500 + sum(range(part.begin, part.end))
 
     start = there.located(resolve("startingOffsets", "earliest", bounds))
@@ -179,7 +179,7 @@ def test_a_limit_of_bytes_is_kept_but_for_a_message_a_queue(queues: dict[int, tu
 
 
 def test_a_limit_of_bytes_that_one_queue_does_not_need_is_for_the_others() -> None:
-    waiting = [Range("orders", 0, 0, 10), Range("orders", 1, 0, 200_000)]
+    waiting = [QueueRange("orders", 0, 0, 10), QueueRange("orders", 1, 0, 200_000)]
     end = {"orders": {0: 10, 1: 200_000}}
     limits = limited_bytes(end, waiting, 150_010, lambda part: part.end - part.begin)
     assert limits == {"orders": {0: 10, 1: 150_000}}
@@ -197,7 +197,7 @@ def test_times_say_where_queues_begin() -> None:
 
 @given(st.integers(0, 200_000), st.integers(0, 200_000))
 def test_pieces_of_a_range_are_the_range(begin: int, size: int) -> None:
-    pieces = list(cut(Range("orders", 0, begin, begin + size)))
+    pieces = list(cut(QueueRange("orders", 0, begin, begin + size)))
     covered = [offset for piece in pieces for offset in (piece.begin, piece.end)]
     assert covered == sorted(covered)
     assert sum(piece.end - piece.begin for piece in pieces) == size

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from fsstore.jobs.mount import Range
+from fsstore.jobs.mount import QueueRange
 from fsstore.spark import MESSAGE_SCHEMA, DataLossError, FsstoreSource, SourceOptionError
 from fsstore.spark.offsets import Position
 from fsstore.spark.reading import read_range
@@ -120,10 +120,14 @@ def test_messages_of_a_range_come_once_when_the_daemon_is_killed_between_them(tm
         mount.topic("orders")
         publish(mount, 0, 0, LONG_RANGE)
         batches = read_range(
-            str(mount.root), Range("orders", 0, 0, LONG_RANGE), Position(LONG_RANGE), schema, fail_on_data_loss=True
+            str(mount.root),
+            QueueRange("orders", 0, 0, LONG_RANGE),
+            Position(LONG_RANGE),
+            schema,
+            fail_on_data_loss=True,
         )
         found = [next(batches)]
-        of_another = (str(mount.root), Range("orders", 0, 0, 10), Position(10, 12345), schema)
+        of_another = (str(mount.root), QueueRange("orders", 0, 0, 10), Position(10, 12345), schema)
         assert not list(read_range(*of_another, fail_on_data_loss=False))
         with pytest.raises(DataLossError, match="was deleted"):
             list(read_range(*of_another, fail_on_data_loss=True))
