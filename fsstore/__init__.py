@@ -1,4 +1,4 @@
-"""The mounted filesystem over a message store: a core that knows no FUSE, and a pyfuse3 adapter over it.
+"""The mounted filesystem over a message store: a core without FUSE, and a pyfuse3 adapter over it.
 
 Importing this package loads neither pyfuse3 nor libfuse; `serve` does, when it is called.
 """

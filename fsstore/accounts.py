@@ -50,9 +50,9 @@ class Bound(NamedTuple):
     """The amount of a resource."""
 
     limit: int
-    """For all users together."""
+    """The amount for all users together."""
     floor: int
-    """For one user in any case."""
+    """The amount for one user in any case."""
 
 
 REFUSALS = {
@@ -155,8 +155,8 @@ class Accounts:
             pool = self._pools[kind]
             pool.refused += 1
             held, share = pool.held.get(user, 0), max(self._share(user, pool), 0)
-        what = kind.value.replace("_", " ")
-        reason = f"{what} of user {user}: {held:,}, and {amount:,} more are asked for, of a share of {share:,} now"
+        name = kind.value.replace("_", " ")
+        reason = f"{name} of user {user}: {held:,} held, {amount:,} more requested, but the share is {share:,} now"
         raise FilesystemError(REFUSALS[kind], reason)
 
     def try_take(self, user: int, kind: Resource, amount: int = 1) -> bool:
@@ -174,7 +174,7 @@ class Accounts:
             self._pools[kind].bound = bound
 
     def inherit(self, user: int, kind: Resource, amount: int = 1) -> None:
-        """Add what a user held before this server began. It is never refused."""
+        """Add the amount that a user held before this server began. It is never refused."""
         with self._lock:
             self._add(self._pools[kind], user, amount)
 

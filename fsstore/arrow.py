@@ -16,7 +16,7 @@ from engine import ExpiredMessageError, MessageStore
 from fsstore.parquet.file_map import chunk_index, map_file
 from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.layout import MAGIC, PAGE_BYTES, Layout, RangeKey, measure, range_key
-from fsstore.parquet.row_groups import Columns, read_columns
+from fsstore.parquet.row_groups import RowGroupColumns, read_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +56,7 @@ def to_arrow(
     return pa.concat_tables(tables)
 
 
-def _table(layout: Layout, columns: Sequence[Columns]) -> pa.Table:
+def _table(layout: Layout, columns: Sequence[RowGroupColumns]) -> pa.Table:
     """The rows of a file of `@parquet`, which is made in memory and read."""
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -1,9 +1,9 @@
-"""The filesystem core: paths, inodes and handles mapped to engine calls. It knows no FUSE type and no event loop.
+"""The filesystem core: paths, inodes and handles mapped to engine calls. It uses no FUSE type and no event loop.
 
-    directories computed_links streams append store_reports    what each name is (nodes)
-    status metrics                                             what @store says
-    messages inodes                                            message files: computed inodes, no node, no table
-    here                                                       a short method a request: inodes, handles to nodes
+        directories computed_links streams append store_reports    the nodes of all names but messages
+        status metrics                                             the texts of @store
+        messages inodes                                            message files: computed inodes without nodes
+        this module                                                a short method per request: inodes, handles to nodes
 
 Thread safety: none; an adapter calls it from one thread.
 """
@@ -25,7 +25,7 @@ from fsstore.accounts import Accounts
 from fsstore.handover.handles import HandleEntry
 from fsstore.handover.memory import Handover
 from fsstore.interface import (
-    NOBODY,
+    NO_OWNER,
     NOTHING_TO_WAIT_FOR,
     ROOT_INODE,
     Attributes,
@@ -39,7 +39,7 @@ from fsstore.interface import (
     WorkKind,
 )
 from fsstore.parquet.dataset import Dataset
-from fsstore.parquet.nodes import DatasetDirectory, retire_expired_files
+from fsstore.parquet.nodes import DatasetDirectory, invalidate_expired_files
 from fsstore.tree.access_log import AccessLog, AccessLogFile
 from fsstore.tree.append import AppendFile, StillRefusedError
 from fsstore.tree.attributes import AttributeFactory
@@ -64,21 +64,21 @@ from fsstore.tree.metrics import (
 from fsstore.tree.names import NAME_MAX_BYTES, append_problem, from_name
 from fsstore.tree.nodes import Context, Creation, LongPuts, Node, OpenFile, Survival
 from fsstore.tree.refusals import RefusalKind, Refusals
-from fsstore.tree.stale import retire_expired, retire_gone, retire_queue
+from fsstore.tree.stale import invalidate_expired, invalidate_queue, invalidate_removed
 from fsstore.tree.status import config_of, status_of, to_json
 from fsstore.tree.store_reports import ControlFile, StoreDirectory
 from fsstore.tree.xattrs import list_names, no_attribute, read_value
 
 H = TypeVar("H")
 
-NOTHING_WANTED = SetattrRequest()
+NO_CHANGE = SetattrRequest()
 
 MOST_UNOPENED = 256
-"""Files that stay open because they were read lately, where the kernel opens without asking."""
+"""Files that stay open after a read on mounts where the kernel opens files without a request."""
 
 
 class _Handles(dict[int, H]):
-    """What handles stand for; one of another server's is opened again when it is used."""
+    """Open files or listings by handle. A handle of the last server is opened again at its first use."""
 
     def __init__(self, reopen: Callable[[int], H]) -> None:
         super().__init__()
@@ -99,16 +99,16 @@ class Filesystem:
         status: Callable[[], Mapping[str, object]] | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`status` adds fields of the mount (mount point…) to `@store/status.json`."""
+        """`status` returns further fields of `@store/status.json` (the mount point…)."""
         self._store = store
         self.accounts = Accounts(options.uid)
-        """What each user may take of what all share."""
+        """The share of each user in the resources of the mount."""
         self._inodes: InodeTable[Node] = InodeTable(self.accounts)
         attribute_factory = AttributeFactory(options, store.mode, clock_ns())
         self._background = ThreadPoolExecutor(1, "fsstore-background")
         self._computed = ComputedInodes()
         self.memory = MemoryBudget(accounts=self.accounts)
-        """For what clients make the daemon hold."""
+        """The budget for memory that clients make the daemon hold."""
         changes: DoneInThread[None] = DoneInThread(WorkKind.WAITING)
         self._context = Context(
             store,
@@ -128,24 +128,24 @@ class Filesystem:
         tree = Tree(self._context, self._messages)
         self._drops = tree.drops
         self.streams = tree.streams
-        """Which of them have grown, for the adapter."""
+        """Streams, for the adapter to ask which of them have grown."""
         self._files: dict[int, OpenFile] = _Handles(self._reopen)
         self._listings: dict[int, Listing] = _Handles(self._reopen_directory)
-        self._unopened: dict[int, OpenFile] = {}  # by inode, what was read last at the end
+        self._unopened: dict[int, OpenFile] = {}  # by inode, the least recently read first
         self._at_slow_work: set[int] = set()
         self._handed_over: Handover | None = None
         self._inherited: dict[int, HandleEntry] = {}
-        """Handles that another server opened, and nobody has used since."""
+        """Handles of the last server that were not used since the take-over."""
         self._open_names: dict[int, int] = {}
-        """Inode of each handle whose name a user made up."""
+        """Inode of each handle on a name that a user made up."""
         self._next_handle = 1
         self._stored = DoneInThread[int]()
         self.requests = RequestFigures()
-        """For the adapter to count them."""
+        """Counters, which the adapter increments."""
         self._started_ns = clock_ns()
         self._followed_ns: int | None = None
         self.access_log = AccessLog()
-        """Who reads `@store/accesslog`."""
+        """The readers of `@store/accesslog`."""
         self._access_log_file = AccessLogFile(self._context, self.access_log)
         root = RootDirectory(tree)
         self._inodes.pin(root, "")
@@ -169,7 +169,7 @@ class Filesystem:
                     "refused": self.memory.refused,
                 },
                 "handover": None if self._handed_over is None else self._handed_over.figures()._asdict(),
-                "accounts": {kind.value: its._asdict() for kind, its in self.accounts.figures().items()},
+                "accounts": {kind.value: row._asdict() for kind, row in self.accounts.figures().items()},
             }
             return to_json({"pid": os.getpid(), **status_of(store), **figures, **status()})
 
@@ -189,7 +189,7 @@ class Filesystem:
         directory.add_report("config.json", lambda: to_json(config_of(store, options)))
         directory.add_report("metrics", metrics_text, is_slow=True)
         directory.add_report("refusals", self._refusals_text, is_private=True)
-        if not self.opens_unasked:  # what is read there grows
+        if not self.opens_unasked:  # the log grows while it is read, so it needs its open requests
             directory.add(b"accesslog", self._access_log_file, is_listed=False)  # `grep -r` would wait there for ever
         directory.add(b"groups", GroupsDirectory(context))
         if not self.read_only:
@@ -197,22 +197,22 @@ class Filesystem:
         return directory
 
     def _refusals_text(self) -> bytes:
-        """Those that the user whose request this is may see."""
+        """The refusals that the user of the present request may see."""
         user = self.accounts.caller
         return self._context.refusals.text(None if self.accounts.is_privileged(user) else user)
 
     @property
     def read_only(self) -> bool:
-        """Whether nothing can be published: a read-only or following mount, or a store that lost its disk."""
+        """Whether nothing can be published: the mount is read-only or follows a writer, or the disk failed."""
         return self._context.read_only
 
     def ending(self) -> None:
-        """No more requests come: a first listing of a long queue in `@parquet`, if a thread is at one, is given up."""
+        """No more requests come: stop the background listing of a long queue for `@parquet`, if there is one."""
         self._parquet.ending()
 
     def close(self) -> int:
-        """After the last request: free everything. Returns how many open handles had bytes that were not published
-        yet: half a message, as far as anybody knows, so they are dropped, and whoever closes them now gets an error."""
+        """Free everything after the last request. Returns the number of open handles with unpublished bytes: these may
+        be parts of messages, so they are dropped, and a close that comes later fails."""
         unfinished = sum(file.is_unfinished for file in self._files.values())
         for file in (*self._files.values(), *self._unopened.values()):
             file.abandon()
@@ -227,9 +227,9 @@ class Filesystem:
     # names and attributes
 
     def lookup(self, parent_inode: int, name: bytes) -> Attributes:
-        """Attributes of `name`; counted as one lookup, to be forgotten. An inode 0 is a cacheable ENOENT.
+        """Attributes of `name`; counted as one lookup, which a `forget` takes back. Inode 0 is a cacheable ENOENT.
 
-        ENAMETOOLONG for a name over 255 bytes, here and wherever a name is given.
+        ENAMETOOLONG for a name over 255 bytes, in all methods that take a name.
         """
         if len(name) > NAME_MAX_BYTES:
             raise FilesystemError(errno.ENAMETOOLONG)
@@ -240,7 +240,7 @@ class Filesystem:
         return attributes
 
     def getattr(self, inode: int) -> Attributes:
-        """Attributes of an inode; ESTALE for an expired message not open: the kernel looks its path up again."""
+        """Attributes of an inode; ESTALE for an expired message that is not open: the kernel then looks up its path."""
         if inode < COMPUTED:
             return self._inodes.nodes[inode].attributes()
         try:
@@ -252,11 +252,11 @@ class Filesystem:
             raise
 
     def setattr(
-        self, inode: int, size: int | None = None, handle: int | None = None, wanted: SetattrRequest = NOTHING_WANTED
+        self, inode: int, size: int | None = None, handle: int | None = None, wanted: SetattrRequest = NO_CHANGE
     ) -> Attributes:
-        """Attributes of an `append`, whatever was to be set; EPERM or EROFS for everything else, but what was dropped.
-        `size` is given where that is to be set, and `handle` where it is to be set through one: only then it may change
-        anything."""
+        """Attributes of an inode after a change. `append` ignores changes, dropped files take them; EPERM or EROFS for
+        all others. `size` is the size to set, through `handle` if the request names one. An `append` changes only
+        then."""
         if inode >= COMPUTED or not self._inodes.nodes[inode].ignores_setattr:
             raise self._context.refusal()
         node = self._inodes.nodes[inode]
@@ -269,7 +269,7 @@ class Filesystem:
         return node.attributes()
 
     def readlink(self, inode: int) -> bytes:
-        """Where a symbolic link points; EINVAL for anything else."""
+        """The target of a symbolic link; EINVAL for anything else."""
         return self._messages.target(inode) if COMPUTED <= inode < MESSAGE else self._node(inode).target()
 
     def listed(self, inode: int) -> None:
@@ -285,10 +285,10 @@ class Filesystem:
     # files
 
     def open(self, inode: int, flags: int) -> Opened:
-        """Open a file. A message's whole body comes along where it is small.
+        """Open a file. The whole body of a small message is returned too.
 
-        O_TRUNC is refused wherever sizes are not to be set, also to who only reads: the kernel would drop the size and
-        the pages of a file that opens.
+        O_TRUNC is refused unless sizes can be set, even for a reader: the kernel would drop the size and the pages of a
+        file that opens.
         """
         if inode >= MESSAGE:
             if flags & (os.O_ACCMODE | os.O_TRUNC):
@@ -335,12 +335,12 @@ class Filesystem:
 
     @property
     def opens_unasked(self) -> bool:
-        """Whether the kernel is to open and close files without asking; it then reads by inode."""
+        """Whether the kernel is to open and close files without requests; it then reads by inode."""
         return self._context.opens_unasked
 
     def read_unopened(self, inode: int, position: int, size: int) -> Data:
-        """Bytes of a file that the kernel opened without asking. What takes some making stays open, as long as it is
-        among the last that were read."""
+        """Bytes of a file that the kernel opened without a request. A file that is costly to open stays open while it
+        is among the MOST_UNOPENED that were read last."""
         file = self._unopened.pop(inode, None)
         if file is None:
             file = self._messages.open(inode) if inode >= MESSAGE else self._node(inode).open(os.O_RDONLY)[0]
@@ -356,39 +356,41 @@ class Filesystem:
             raise
 
     def _kept_open(self, inode: int, work: Callable[[], object]) -> Callable[[], None]:
-        """The same work, while whose file is not closed."""
+        """The same work; the file stays open until it is done."""
         self._at_slow_work.add(inode)
 
-        def work_and_let_go() -> None:
+        def work_and_release() -> None:
             try:
                 work()
             finally:
                 self._at_slow_work.discard(inode)
 
-        return work_and_let_go
+        return work_and_release
 
     def _close_oldest(self) -> None:
         oldest = next((inode for inode in self._unopened if inode not in self._at_slow_work), None)
         if oldest is not None:
             self._unopened.pop(oldest).release()
 
-    def write(self, handle: int, position: int, data: bytes, owner: int = NOBODY) -> int:
-        """Publish what one write request completes: all is taken, or none and it raises. See `OpenFile.write`.
+    def write(self, handle: int, position: int, data: bytes, owner: int = NO_OWNER) -> int:
+        """Publish what a write request completes: all of it, or none and an error. See `OpenFile.write`.
 
-        The physical offset to wait for before it is answered, or NOTHING_TO_WAIT_FOR; so do flush, fsync, fsyncdir.
+        Returns the physical offset to wait for before the answer, or NOTHING_TO_WAIT_FOR, as flush, fsync and fsyncdir
+        do.
         """
         return self._files[handle].write(position, data, owner)
 
-    def flush(self, handle: int, owner: int = NOBODY) -> int:
-        """What close(2) reports: publishes an unterminated line or a `frame=file` message, where `owner` wrote it."""
+    def flush(self, handle: int, owner: int = NO_OWNER) -> int:
+        """Publish an unterminated line or a `frame=file` message if `owner` wrote it; close(2) returns its error."""
         return self._files[handle].flush(owner)
 
     def fsync(self, handle: int) -> int:
-        """As flush, and then everything published so far, by anyone, is to be durable."""
+        """Flush, and wait for everything published so far, by any user."""
         return self._everything(self._files[handle].flush())
 
     def release(self, handle: int) -> None:
-        """Close a handle: what flush could not publish is dropped, what it was not to publish is published."""
+        """Close a handle: bytes that flush could not publish are dropped, bytes that wait for the close are
+        published."""
         handed_over = self._handed_over
         if handed_over is None:
             self._files[handle].release()
@@ -403,8 +405,8 @@ class Filesystem:
         handed_over.handles.drop(handle)
         self._note_closed(handle)
 
-    def let_go(self, handle: int) -> None:
-        """Forget a handle whose closing is what servers died of: what it holds is left as it is."""
+    def drop_handle(self, handle: int) -> None:
+        """Forget a handle whose release killed servers. Its unpublished bytes stay as they are."""
         self._inherited.pop(handle, None)
         self._note_closed(handle)
         if self._handed_over is not None:
@@ -413,7 +415,7 @@ class Filesystem:
     # directories
 
     def opendir(self, inode: int) -> OpenedDirectory:
-        """Open a directory, to be listed."""
+        """Open a directory for a listing."""
         handle = self._next_handle
         listing, opened = self._node(inode).opendir()
         if self._handed_over is not None:
@@ -428,13 +430,13 @@ class Filesystem:
         return opened._replace(handle=handle)
 
     def readdir(self, handle: int, position: int, limit: int, *, with_attributes: bool = True) -> Batch:
-        """Up to `limit` entries after `position` (0: the beginning); an empty list at the end. Messages come as
+        """Up to `limit` entries after `position` (0: the beginning); an empty list at the end. Messages are returned as
         MessageNames unless `with_attributes`."""
         return self._listings[handle].read(position, limit, with_attributes=with_attributes)
 
     def releasedir(self, handle: int) -> None:
         """Close a listing."""
-        listing = self._listings.pop(handle, None)  # none: another server opened it, and nobody read on
+        listing = self._listings.pop(handle, None)  # None: the last server opened it, and no request has used it since
         if listing is not None:
             listing.release()
         self._note_closed(handle)
@@ -443,11 +445,11 @@ class Filesystem:
             self._handed_over.handles.drop(handle)
 
     def fsyncdir(self, handle: int) -> int:
-        """Everything published so far is to be durable."""
+        """Wait for everything published so far."""
         return self._everything(0)
 
     def mkdir(self, parent_inode: int, name: bytes) -> Attributes:
-        """Make a topic, or grow one; counted as one lookup. SlowWork: it waits for the disk."""
+        """Make a topic, or add queues to one; counted as one lookup. SlowWork: it waits for the disk."""
         _require_length(name)
         parent = self._node(parent_inode)
         attributes = None
@@ -461,7 +463,7 @@ class Filesystem:
         return attributes
 
     def create(self, parent_inode: int, name: bytes, how: Creation) -> tuple[Attributes, Opened]:
-        """Make and open a file, where that may be; counted as one lookup. Elsewhere as `refuse_creation`."""
+        """Make and open a file in a drop box; counted as one lookup. In other directories as `refuse_creation`."""
         _require_length(name)
         parent = self._node(parent_inode)
         node, file, opened = parent.make(name, how)
@@ -469,12 +471,12 @@ class Filesystem:
         return node.attributes(), self._opened(node.inode, file, opened, how.flags)
 
     def refuse_creation(self, parent_inode: int, name: bytes) -> NoReturn:
-        """Answer to whoever makes a file where none is made: ENOENT for a malformed `append@…`, else EPERM or EROFS."""
+        """Refuse to make a file: ENOENT for a malformed `append@…`, else EPERM or EROFS."""
         _require_length(name)
         raise self._node(parent_inode).create(name)
 
     def unlink(self, parent_inode: int, name: bytes) -> None:
-        """Remove a file that was dropped. EPERM or EROFS for everything else."""
+        """Remove a dropped file. EPERM or EROFS for everything else."""
         _require_length(name)
         parent = self._node(parent_inode)
         if not isinstance(parent, DropDirectory):
@@ -482,7 +484,7 @@ class Filesystem:
         parent.remove(name)
 
     def rename(self, parent_inode: int, name: bytes, new_parent_inode: int, new_name: bytes, flags: int) -> int:
-        """Rename a file that was dropped; the physical offset to wait for. EPERM or EROFS for everything else."""
+        """Rename a dropped file; returns the physical offset to wait for. EPERM or EROFS for everything else."""
         _require_length(name)
         _require_length(new_name)
         parent = self._node(parent_inode)
@@ -491,21 +493,20 @@ class Filesystem:
         return parent.move(name, self._node(new_parent_inode), new_name, flags)
 
     def refuse(self, *names: bytes) -> NoReturn:
-        """Answer to unlink, rmdir, rename, link, symlink of `names`: EPERM, EROFS on a read-only mount; as
-        `Context.refusal` says, which others share."""
+        """Refuse unlink, rmdir, rename, link or symlink of `names`: EPERM, or EROFS on a read-only mount."""
         for name in names:
             _require_length(name)
         raise self._context.refusal()
 
-    # who does what
+    # the access log
 
     @property
     def access_log_inode(self) -> int:
-        """Of `@store/accesslog`."""
+        """The inode of `@store/accesslog`."""
         return self._access_log_file.inode
 
     def path_of(self, inode: int) -> str:
-        """Below the mount point, `/` for that itself; `inode:N` where the path isn't known."""
+        """The path below the mount point, `/` for the root; `inode:N` if the path isn't known."""
         if inode == ROOT_INODE:
             return "/"
         path = ""
@@ -519,10 +520,10 @@ class Filesystem:
             path = _path_of(key)
         return path or f"inode:{inode}"
 
-    # why something was not published
+    # reasons of refusals
 
     def note_refused(self, handle: int, pid: int, number: int, error: BaseException) -> None:
-        """List why a request of process `pid` through a handle was refused, if that was to publish."""
+        """Note why a request of process `pid` through a handle was refused, if the request was to publish."""
         file = self._files.get(handle)
         if file is None or not file.published_to:
             return
@@ -532,8 +533,8 @@ class Filesystem:
             self._note_refusal(pid, file.published_to, file.refused_lines, number, _reason_of(error))
 
     def write_refused(self, handle: int, unique: int, number: int) -> None:
-        """A write through a handle was refused with that errno, perhaps before it came here: what was begun before it
-        is half a message until it comes again."""
+        """Note that a write through a handle was refused with errno `number`, perhaps before it came here. Bytes before
+        it are an incomplete message until the write is repeated."""
         if handle not in self._files:
             self._at_once(partial(self._inherited_writer, handle))
         file = self._files.get(handle)
@@ -542,13 +543,14 @@ class Filesystem:
             self.keep(handle, unique, number)
 
     def note_refused_open(self, inode: int, pid: int, number: int, error: BaseException) -> None:
-        """As `note_refused`, for a file that was to be opened and written."""
+        """As `note_refused`, for a file that was to be opened for writing."""
         node = self._inodes.nodes.get(inode)
         if isinstance(node, AppendFile):
             self._note_refusal(pid, node.path, "", number, _reason_of(error))
 
     def note_refused_name(self, parent_inode: int, name: bytes, pid: int, number: int, error: BaseException) -> None:
-        """As `note_refused`, for a name below a directory: an `append@…` that was looked up, or what was to be made."""
+        """As `note_refused`, for a name in a directory: an `append@…` that was looked up, or a name that was to be
+        made."""
         parent = self._inodes.nodes.get(parent_inode)
         if not isinstance(parent, RootDirectory | TopicDirectory | QueueDirectory | DropDirectory | GroupsDirectory):
             return
@@ -567,11 +569,12 @@ class Filesystem:
     ) -> None:
         self._context.refusals.note(self.accounts.caller, pid, path, lines, number, reason, kind)
 
-    # what outlives this process
+    # state that outlives this process
 
     def survive(self, handed_over: Handover) -> list[int]:
-        """Go on where another server was, if there was one, and note what the next one needs. Before the first request.
-        The numbers that the other one gave out: what the kernel knows of them may be outdated."""
+        """Continue after the last server, if there was one, and note the state that the next one needs. Call it before
+        the first request. Returns the inodes that the last server gave out: the kernel's caches of them may be
+        outdated."""
         self._handed_over = handed_over
         self._context.survival.restarts = handed_over.restarts
         self._context.survival.planned_restarts = handed_over.planned_restarts
@@ -584,15 +587,15 @@ class Filesystem:
         self._inherited = dict(handed_over.handles.all())
         self._next_handle = handed_over.handles.last + 1
         known = self._inodes.survive(handed_over.nodes)
-        for handle, its in self._inherited.items():
-            self._note_open(handle, its.inode)
-        for handle in [handle for handle, its in self._inherited.items() if self._is_needed_at_once(its.inode)]:
+        for handle, entry in self._inherited.items():
+            self._note_open(handle, entry.inode)
+        for handle in [handle for handle, entry in self._inherited.items() if self._is_needed_at_once(entry.inode)]:
             with suppress(FilesystemError, StoreError):
                 self._at_once(partial(self._files.__getitem__, handle))
         return known
 
     def _at_once(self, call: Callable[[], object]) -> None:
-        """Do what may be slow work, before the first request."""
+        """Make a call to its end before the first request, even if it is slow work."""
         try:
             call()
         except SlowWork as slow:
@@ -600,25 +603,25 @@ class Filesystem:
             self._at_once(call)
 
     def _is_needed_at_once(self, inode: int) -> bool:
-        """Whether it matters from the first request on who has a file open: to log for it, or since it is written."""
+        """Whether an open file takes effect before its next request: it logs accesses, or is written."""
         return inode == self.access_log_inode or self._is_of(inode, DropFile)
 
     def _is_of(self, inode: int, *kinds: type | None) -> bool:
-        """Whether another server gave a number to a node of such a kind; None: it was asked for since."""
+        """Whether the last server gave the inode to a node of one of the kinds; None: the node exists again."""
         key = self._inodes.inherited(inode)
         return (None if key is None else key.kind) in kinds
 
     def settle(self) -> None:
-        """Before the first request, after `survive`: publish the files that were about to be when the last server
-        ended."""
+        """Publish the files that the last server was about to publish. Call it after `survive`, before the first
+        request."""
         self._drops.settle()
 
     def takes_positions(self, handle: int) -> bool:
-        """Whether a write through O_APPEND is to say where it begins: it may be done twice."""
+        """True if O_APPEND writes need an explicit position, so that a write that is sent again is idempotent."""
         return isinstance(self._files[handle], DropHandle)
 
     def leave(self) -> None:
-        """After the last request, instead of `close`: another server goes on with all that is open."""
+        """Instead of `close`, after the last request: another server takes over all open files."""
         assert self._handed_over is not None
         for handle, file in self._files.items():
             if (state := file.unpublished(whole=True)) is not None:
@@ -626,34 +629,35 @@ class Filesystem:
         self._background.shutdown(cancel_futures=True)
 
     def inherited_files(self) -> Iterator[tuple[int, int]]:
-        """Handle and inode of each file that was open already, and is cached by the kernel."""
+        """Handle and inode of each inherited file whose content the kernel caches."""
         for handle, entry in self._inherited.items():
             if entry.inode >= MESSAGE:
                 yield handle, entry.inode
 
     def holds_bytes(self, handle: int) -> bool:
-        """Whether a handle has bytes that are not published."""
+        """Whether a handle has unpublished bytes."""
         file = self._files.get(handle)
         if file is not None:
             return file.is_unfinished
         return self._handed_over is not None and self._handed_over.handles.has_state(handle)
 
     def is_synced(self, handle: int) -> bool:
-        """Whether each write through a handle is to be on disk when it is answered."""
+        """Whether each write through a handle waits for the disk."""
         return getattr(self._files[handle], "is_synced", False)
 
     def outcome(self, handle: int, unique: int) -> int | None:
-        """The errno (0: success) of the request that left a handle as another server left it, if that was `unique`."""
+        """The errno (0: success) of request `unique`, if the last server noted it with the handle's state; else
+        None."""
         return self._handed_over.handles.outcome(handle, unique) if self._handed_over is not None else None
 
     def keep(self, handle: int, unique: int, number: int) -> None:
-        """Note what a handle holds after a request, which is about to be answered with that errno (0: success)."""
+        """Note a handle's state before a request is answered with errno `number` (0: success)."""
         if self._handed_over is not None and (file := self._files.get(handle)) is not None:
             self._handed_over.handles.save(handle, file.unpublished(), unique, number)
 
     @contextmanager
     def already_stored(self, handle: int) -> Iterator[None]:
-        """Meanwhile a request is done again whose messages the log has got: everything is done but to put them."""
+        """While a request is repeated whose messages are in the log already: it does everything but put them."""
         survival = self._context.survival
         survival.stored_until = self._store.physical_end
         try:
@@ -665,7 +669,7 @@ class Filesystem:
 
     @contextmanager
     def already_begun(self) -> Iterator[None]:
-        """Meanwhile a request is done again that a killed server had begun: what it was to make may be there."""
+        """While a request is repeated that a killed server had begun: the things it makes may exist already."""
         self._context.survival.was_begun = True
         try:
             yield
@@ -673,7 +677,7 @@ class Filesystem:
             self._context.survival.was_begun = False
 
     def _reopen(self, handle: int) -> OpenFile:
-        """A handle that another server opened. EBADF: there is none."""
+        """Open a handle of the last server again. EBADF: it had no such handle."""
         entry = self._inherited.get(handle)
         if entry is None or entry.is_directory or self._handed_over is None:
             raise FilesystemError(errno.EBADF)
@@ -687,14 +691,14 @@ class Filesystem:
                 file.resume(self._handed_over.handles.state(handle))
         del self._inherited[handle]
         self._files[handle] = file
-        if entry.inode < COMPUTED:  # an `append` goes with its last handle, so it has to know them all
-            for other in [other for other, its in self._inherited.items() if its.inode == entry.inode]:
+        if entry.inode < COMPUTED:  # an `append` is forgotten with its last handle, so it needs to have all of them
+            for other in [other for other, inherited in self._inherited.items() if inherited.inode == entry.inode]:
                 self._files[other]
         return file
 
     @contextmanager
     def _reopening(self, user: int) -> Iterator[None]:
-        """Meanwhile what that user has open is opened again: it counts to him, and is refused to nobody."""
+        """While open files of a user are opened again: they count to this user, and are never refused."""
         self._context.survival.is_reopening = True
         try:
             with self.accounts.acting_for(user):
@@ -703,11 +707,11 @@ class Filesystem:
             self._context.survival.is_reopening = False
 
     def _inherited_writer(self, handle: int) -> OpenFile | None:
-        """A handle that was not used since another server opened it, if closing it means anything."""
+        """The file of a handle that was not used since the take-over, if its close has an effect; else None."""
         entry = self._inherited.get(handle)
         if entry is None or entry.inode >= COMPUTED:
             return None
-        if not self._is_of(entry.inode, None, AppendFile, DropFile):  # not worth to be made again
+        if not self._is_of(entry.inode, None, AppendFile, DropFile):  # other nodes need not be made again for a close
             return None
         with suppress(FilesystemError, StoreError):
             if isinstance(self._inodes.nodes[entry.inode], AppendFile | DropFile):
@@ -728,23 +732,23 @@ class Filesystem:
     # extended attributes
 
     def listxattr(self, inode: int) -> list[bytes]:
-        """Names of a message's attributes, none of anything else."""
+        """Names of a message's attributes; other files have none."""
         return list_names(self._messages.message(inode)) if inode >= MESSAGE else []
 
     def getxattr(self, inode: int, name: bytes) -> bytes:
-        """ENODATA where a `user.` attribute is missing, ENOTSUP outside `user.`."""
+        """Value of a message's attribute. ENODATA: there is no such `user.` attribute; ENOTSUP: not in `user.`."""
         if inode < MESSAGE or not name.startswith(b"user."):
             raise no_attribute(name)
         return read_value(self._messages.message(inode), name)
 
     def setxattr(self, inode: int) -> NoReturn:
-        """Answer to setxattr and removexattr: ENOTSUP for `append`, EPERM or EROFS for everything else."""
+        """Refuse setxattr and removexattr: ENOTSUP for `append`, EPERM or EROFS for everything else."""
         if inode < COMPUTED and self._inodes.nodes[inode].ignores_setattr:
             raise no_attribute(b"")
         raise self._context.refusal()
 
     def statfs(self) -> FilesystemSpace:
-        """The disk's space; its files are the messages. SlowWork: they are counted queue by queue."""
+        """The disk's space, with messages as files. SlowWork: messages are counted queue by queue."""
         messages = self._stored.do((), lambda: self._store.stats().messages)
         disk = os.statvfs(self._store.path)
         return FilesystemSpace(
@@ -757,33 +761,35 @@ class Filesystem:
             NAME_MAX_BYTES,
         )
 
-    # what a kernel has to forget, when the store says that something happened
+    # invalidation of the kernel's caches after changes of the store
 
     def expired(self, expired: Expired) -> Iterator[int]:
-        """Inodes of what went with the oldest messages of a queue."""
+        """Inodes to invalidate after the oldest messages of a queue have expired."""
         self._messages.forget()
         self._parquet.forget_expired(expired)
-        return itertools.chain(retire_expired_files(self._inodes, expired), retire_expired(self._context, expired))
+        return itertools.chain(
+            invalidate_expired_files(self._inodes, expired), invalidate_expired(self._context, expired)
+        )
 
     def followed(self) -> None:
-        """What another process has written so far is shown."""
+        """Note the time: the tree shows all that another process has written so far."""
         self._followed_ns = self._context.clock_ns()
 
     def queue_gone(self, topic: str, queue: int) -> list[int]:
-        """Inodes of a queue that went, or was recreated, and of all that was in it."""
+        """Inodes to invalidate after a queue was removed or made anew: the queue and all below it."""
         self._messages.forget()
         self._parquet.forget_queue(topic, queue)
-        return retire_queue(self._context, topic, queue)
+        return invalidate_queue(self._context, topic, queue)
 
     def topics_changed(self) -> list[int]:
-        """Inodes of topics and queues that went since the last call, and of all that was in them."""
+        """Inodes to invalidate for topics and queues that were removed since the last call, and all below them."""
         self._messages.forget()
         self._parquet.forget_all_but(frozenset(self._store.topics()))
-        return retire_gone(self._context)
+        return invalidate_removed(self._context)
 
     def log_rewritten(self, physical_end: int) -> list[int]:
-        """Another log came in place of the one that was shown up to `physical_end`: no number that was given away
-        stands for anything any more. Inodes of topics, queues and of all that was in them."""
+        """Inodes to invalidate after another log replaced the one that was shown up to `physical_end`: topics, queues
+        and all below them. None of them is valid any more."""
         self._messages.forget()
         for file in self._files.values():
             if isinstance(file, HeldBody):
@@ -792,36 +798,36 @@ class Filesystem:
         if self._handed_over is not None:
             self._handed_over.computed_begin = self._computed.begin
         self._parquet.forget_all_but(frozenset())
-        return self._inodes.retire(lambda _: True)
+        return self._inodes.invalidate(lambda _: True)
 
     def _node(self, inode: int) -> Node:
-        """The node of an inode that is no message and no link to one: those are none of the things asked for here."""
+        """The node of an inode. EPERM or EROFS for a message or a link to one: they have no nodes."""
         if inode >= COMPUTED:
             raise self._context.refusal()
         return self._inodes.nodes[inode]
 
     def _everything(self, physical_end: int) -> int:
-        """Wait for all that was published by now."""
+        """The physical offset to wait for so that all that was published is on disk."""
         if self._context.read_only and not physical_end:
             return NOTHING_TO_WAIT_FOR
         return max(physical_end, self._store.physical_end)
 
 
 def _reason_of(error: BaseException) -> str:
-    """In words, for a publisher."""
+    """The reason of a refusal, in words for a publisher."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    return str(error) if isinstance(error, StoreError) else "a defect of this program: the daemon's log tells"
+    return str(error) if isinstance(error, StoreError) else "a defect of this program: see the daemon's log"
 
 
 def _path_of(key: NodeKey) -> str:
-    """The path of a node that was not made again, as far as its key tells."""
+    """The path of a node that was not made again, as far as its key has it."""
     name = key.detail[0] if isinstance(key.detail, tuple) and key.detail else None
     parts = (key.topic, key.queue, name)
     return "/".join(str(part) for part in parts if part is not None)
 
 
 def _require_length(name: bytes) -> None:
-    """ENAMETOOLONG for what statfs says no name is."""
+    """ENAMETOOLONG for a name that is longer than statfs says."""
     if len(name) > NAME_MAX_BYTES:
         raise FilesystemError(errno.ENAMETOOLONG)

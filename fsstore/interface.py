@@ -1,8 +1,8 @@
-"""What the filesystem core and a FUSE adapter say to each other: plain records, no FUSE type among them.
+"""Records that pass between the filesystem core and a FUSE adapter. None has a FUSE type.
 
 An adapter calls `fsstore.core.Filesystem` with inodes, names and handles and gets these records back. Every refusal
-is a `FilesystemError`, which carries its errno, or an engine `StoreError`, for which `fsstore.fuse.errors.errno_of`
-has one; `SlowWork` is no refusal, it asks for a thread.
+is a `FilesystemError`, which carries its errno, or an engine `StoreError`, which `fsstore.fuse.errors.errno_of` maps
+to one. `SlowWork` is no refusal: it asks the adapter for a thread.
 """
 
 from __future__ import annotations
@@ -23,25 +23,24 @@ ROOT_INODE = 1
 # unaligned buffer may cost. A longer request may be the first part of a write(2) that the kernel has split.
 WHOLE_WRITE_BYTES = 255 * 4096
 
-# What stat calls a block. C's stdio buffers as much: a legacy program's lines are to come soon, not a megabyte later.
+# The block size of stat. C's stdio buffers as much, so a larger one would delay the lines of legacy programs.
 BLOCK_BYTES = 4096
 
-# Bodies up to this size travel with `open`, copied out of the mapped page; longer ones stay mapped and are held.
+# Bodies up to this size are copied out of the mapped page and returned by `open`; longer ones stay mapped.
 SMALL_BODY_BYTES = 4096
 
-
-# The position of a write through a descriptor with O_APPEND: after whatever was written before.
+# The position of a write through a descriptor with O_APPEND: the file's end.
 AT_END = -1
 
-# The owner of descriptors that did what is not known to be anybody's.
-NOBODY = 0
+# The lock owner of a request if the kernel gave none.
+NO_OWNER = 0
 
 SLICE_S = 0.1
-"""How long slow work that can be done piece by piece goes on before it makes room for others' work."""
+"""Seconds after which slow work that can be done in pieces lets other work run."""
 
 
 class Pieces:
-    """Bytes that are read, in several pieces: for who would have to copy them to have them in one."""
+    """Bytes of a read in several pieces, for readers that would have to copy them into one."""
 
     __slots__ = ("_size", "pieces")
 
@@ -57,7 +56,7 @@ class Pieces:
 
 
 Data = bytes | memoryview | Pieces
-"""What a file holds, as it is read."""
+"""Content of a file, as a read returns it."""
 
 
 class FilesystemError(OSError):
@@ -68,26 +67,26 @@ class FilesystemError(OSError):
 
 
 class WorkKind(Enum):
-    """What slow work is: each kind has threads of its own, so that it holds up no other."""
+    """Kinds of slow work. Each has threads of its own, so that it delays no other kind."""
 
     ANY = "any"
     KEYS = "keys"
-    """Look-ups of keys whose hash many messages have: one at a time, or they would keep the interpreter."""
+    """Look-ups of keys whose hash many messages share. One at a time: more would keep the interpreter busy."""
     DECOMPRESSING = "decompressing"
-    """One at a time: it takes memory."""
+    """One at a time, because it takes memory."""
     PUBLISHING = "publishing"
-    """What takes long to publish; one at a time: it takes memory."""
+    """Publishing that takes long. One at a time, because it takes memory."""
     PUBLISHING_LITTLE = "publishing little"
-    """What is published quickly, but for the log's lock, which PUBLISHING may have."""
+    """Publishing that is quick, except that it may wait for the log's lock, which PUBLISHING may hold."""
     WAITING = "waiting"
-    """What waits for the disk or for another thread, and does nothing else."""
+    """Work that only waits for the disk or for another thread."""
 
 
 class SlowWork(Exception):
-    """Not answered yet: run `work` in a thread (it touches the engine only), then call the same method again. What was
-    done for a request is held by `work` alone, so hold that until the method has returned.
+    """Not answered yet: run `work` in a thread (it touches the engine only), then call the same method again. Only
+    `work` holds the result of the request, so keep it until the method has returned.
 
-    While something is published, no other request for that inode is taken: they come one after the other.
+    While work of a publishing kind runs, the adapter takes no other request for that inode.
     """
 
     def __init__(self, work: Callable[[], object], kind: WorkKind = WorkKind.ANY) -> None:
@@ -97,7 +96,7 @@ class SlowWork(Exception):
 
     @property
     def waits(self) -> bool:
-        """Whether most of the work is to wait, so that a daemon that dies meanwhile does not die of it."""
+        """Whether most of the work is waiting, so that it is not to blame if the daemon dies meanwhile."""
         return self.kind in (WorkKind.WAITING, WorkKind.PUBLISHING_LITTLE)
 
     @property
@@ -108,84 +107,86 @@ class SlowWork(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FilesystemOptions:
-    """How the tree looks to the people who use it."""
+    """Look and limits of the mounted tree."""
 
     uid: int = field(default_factory=os.getuid)
     """Owner of everything in the tree: the mounting user."""
     gid: int = field(default_factory=os.getgid)
     """Group of everything in the tree."""
     append_mode: int = 0o644
-    """Permission bits of `append`: whoever may write it may publish. Write bits go on a read-only mount."""
+    """Permission bits of `append`: write permission lets a user publish. A read-only mount has no write bits."""
     directory_mode: int = 0o755
-    """Permission bits of directories: whoever may write the root or a topic may `mkdir` in it."""
+    """Permission bits of directories: write permission on the root or a topic lets a user `mkdir` in it."""
     parquet: ParquetOptions = field(default_factory=ParquetOptions)
-    """How much of `@parquet` is kept when it was rendered."""
+    """Memory for rendered columns of `@parquet`."""
 
 
 class Attributes(NamedTuple):
-    """What stat shows, and how long a kernel may believe it. `inode` 0 means: no such name, and that may be cached."""
+    """Answer to stat, with the kernel's cache times. `inode` 0: the name does not exist, and the kernel may cache
+    that."""
 
     inode: int
     mode: int
     """File type and permission bits."""
     size: int
-    """Bytes of a body, a stream, a link's target; 0 where it means nothing."""
+    """Bytes of a body, a stream or a link's target; 0 for any other file."""
     mtime_ns: int
     """Also the ctime and atime: a message's store timestamp."""
     nlink: int
     uid: int
     gid: int
     entry_timeout: int
-    """Seconds the name may be cached."""
+    """Seconds for which the kernel may cache the name."""
     attr_timeout: int
-    """Seconds the attributes may be cached."""
+    """Seconds for which the kernel may cache the attributes."""
     shown_inode: int = 0
-    """What stat says instead of `inode`, where it is not 0."""
+    """The inode number that stat shows instead of `inode`; 0: no other."""
 
     @property
     def st_ino(self) -> int:
-        """The number that stat says."""
+        """The inode number that stat shows."""
         return self.shown_inode or self.inode
 
 
 class Opened(NamedTuple):
-    """An open file. Give `handle` back to read, write, flush, fsync and release."""
+    """An open file. Pass `handle` to read, write, flush, fsync and release."""
 
     handle: int
     direct_io: bool
-    """Requests must reach us as they are made: `append`, and reports that are made at open."""
+    """Whether the kernel must pass on each request as it is made: `append`, and reports that are made at open."""
     keep_cache: bool
-    """What the kernel has cached of this inode is still right: it never changes."""
+    """Whether the kernel's cached pages of this inode stay valid: its content never changes."""
     body: bytes | None
-    """The whole of a small message, so that it can be put in the kernel's cache without a read request."""
+    """The whole of a small message, which the adapter may store in the kernel's cache without a read request."""
 
 
 NOTHING_TO_WAIT_FOR = 0
-"""What write, flush and fsync return, when the writer may be answered at once. Else it is a physical offset: to be
-answered when everything before it is on disk (`store.request_durable`)."""
+"""Result of write, flush and fsync if the writer may be answered at once. Any other result is a physical offset: answer
+when the log is on disk up to it (`store.request_durable`)."""
 
 
 class OpenedDirectory(NamedTuple):
-    """An open directory. Give `handle` back to readdir and releasedir."""
+    """An open directory. Pass `handle` to readdir and releasedir."""
 
     handle: int
     uses_cache: bool
-    """Names listed by this handle may go into the kernel's cache, and come from there."""
+    """Whether the kernel may cache names that this handle lists, and list names from its cache."""
     keep_cache: bool
-    """What the kernel has cached of this directory stays."""
+    """Whether the kernel's cached names of this directory stay valid."""
 
 
 class DirectoryEntry(NamedTuple):
-    """One name of a listing. After a kernel took it, tell the core with `Filesystem.listed(attributes.inode)`."""
+    """One name of a listing. When the kernel has taken it, call `Filesystem.listed(attributes.inode)`."""
 
     name: bytes
     attributes: Attributes
     next_position: int
-    """Where a listing goes on after this entry."""
+    """Position from which a listing continues after this entry."""
 
 
 class MessageColumns(NamedTuple):
-    """A run of message files in a listing, as columns: no object a message. They need no `Filesystem.listed`."""
+    """A run of message files in a listing, as columns without an object per message. They need no
+    `Filesystem.listed`."""
 
     names: np.ndarray[Any, Any]
     """S20, shape (n,): queue offsets of 20 digits."""
@@ -196,11 +197,11 @@ class MessageColumns(NamedTuple):
     mtimes_ns: np.ndarray[Any, Any]
     """int64, shape (n,): store timestamps."""
     readable: np.ndarray[Any, Any]
-    """bool, shape (n,): False where the record is damaged; its attributes must not be cached (timeouts 0)."""
+    """bool, shape (n,): False if the record is damaged; its attributes must not be cached (timeouts 0)."""
     next_positions: np.ndarray[Any, Any]
-    """int64, shape (n,): where a listing goes on after each."""
+    """int64, shape (n,): position from which a listing continues after each."""
     template: Attributes
-    """What they share: mode, nlink, owner, timeouts."""
+    """Shared attributes: mode, nlink, owner, timeouts."""
 
     def rows(self, start: int, end: int) -> MessageColumns:
         """Rows [start, end), as views."""
@@ -217,7 +218,7 @@ class MessageColumns(NamedTuple):
 
 
 class MessageNames(NamedTuple):
-    """A run of message files in a listing of names alone, as columns: the log was not looked at."""
+    """A run of message files in a listing of names alone, as columns. The log was not read for it."""
 
     names: np.ndarray[Any, Any]
     """S20, shape (n,)."""
@@ -226,7 +227,7 @@ class MessageNames(NamedTuple):
     next_positions: np.ndarray[Any, Any]
     """int64, shape (n,)."""
     template: Attributes
-    """What they share: mode, nlink, owner, timeouts."""
+    """Shared attributes: mode, nlink, owner, timeouts."""
 
     def rows(self, start: int, end: int) -> MessageNames:
         """Rows [start, end), as views."""
@@ -242,6 +243,6 @@ class FilesystemSpace(NamedTuple):
     blocks_free: int
     blocks_available: int
     files: int
-    """Messages, and what the disk could still hold of files: so that `df -i` shows the messages as used."""
+    """Messages plus the disk's free inodes, so that `df -i` shows the messages as used."""
     files_free: int
     name_max: int

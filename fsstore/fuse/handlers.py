@@ -349,8 +349,8 @@ class JournaledHandlers(RequestHandlers):
     """Handlers of a mount that outlives this process: requests that are not idempotent are done once, by one of two
     servers.
 
-    The kernel sends again what the last server received and did not answer. Either it was done, or its messages are in
-    the log and nothing else is known (then everything is done again except the put), or it was not done.
+    The kernel sends requests again that the last server left unanswered. Such a request was done, or its messages are
+    in the log and nothing else is known (then everything is done again except the put), or it was not done.
     """
 
     def __init__(self, core: Filesystem, store: MessageStore, channel: Channel, journal: RequestJournal) -> None:
@@ -432,7 +432,7 @@ class JournaledHandlers(RequestHandlers):
             self.by_opcode[opcode](unique, inode, request)
             return
         if opcode in (Opcode.RELEASE, Opcode.RELEASEDIR):
-            self._core.let_go(HANDLE.unpack_from(request, ARGUMENTS)[0])
+            self._core.drop_handle(HANDLE.unpack_from(request, ARGUMENTS)[0])
         uid, _, pid = wire.CALLER.unpack_from(request, wire.CALLER_BEGIN)
         path = f"inode:{inode}" if inode >= COMPUTED else self._core.path_of(inode)  # reading it may kill again
         operation = f"{wire.operation_name(opcode)} of {escaped(below(path, opcode, request), MOST_PATH_CHARACTERS)}"

@@ -4,7 +4,7 @@
                                                 ├─ relay (requests for pyfuse3)
                                                 ├─ ready, after the answer to the kernel's first request
                                                 ├─ signals that end the mount
-                                                ├─ expiry (invalidates what was removed)
+                                                ├─ expiry (invalidates removed inodes)
                                                 ├─ watch of the table of mounts
                                                 ├─ sizes (of idle streams that grew)
                                                 └─ follow (a store that another process writes)
@@ -71,7 +71,7 @@ def run_mount(
         channel = Channel.mount(mountpoint, fuse_options(store, options))
     else:
         channel = Channel(keeper.inherited, mountpoint)
-    mount = Mount(store, core, channel, options, ready, keeper)
+    mount = MountTasks(store, core, channel, options, ready, keeper)
     with handling_signals(mount.end), quick_turns():
         is_left = has_died = False
         try:
@@ -101,7 +101,7 @@ def require_agreement(handed_over: int) -> None:
         trio.run(agree_again, *agreed)
 
 
-class Mount:
+class MountTasks:
     """The tasks around one request loop. Thread safety: trio's thread only."""
 
     def __init__(
@@ -251,7 +251,7 @@ class Mount:
         message: KeeperMessage | None = None
         while message is not KeeperMessage.LEAVE:
             await trio.lowlevel.wait_readable(keeper)
-            message = keeper.hear()
+            message = keeper.receive()
             if message is None:
                 self.outlives = False
                 log.error("the keeper (process %d) has ended: the mount ends with this daemon", keeper.pid)
@@ -269,7 +269,7 @@ class Mount:
         if self._ready is not None:
             self._ready()
         if self._keeper is not None:
-            self._keeper.tell(KeeperMessage.SERVING)
+            self._keeper.send(KeeperMessage.SERVING)
 
     async def _watch_mount(self) -> None:
         """Log it when the mount leaves this namespace's tree and is still served."""

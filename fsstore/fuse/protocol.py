@@ -5,7 +5,7 @@
     notice    length u32 | code i32   | 0 u64      | arguments
 
 All in the machine's own byte order. `unique` is the number of a request, which its reply repeats; a node is an inode
-number of ours. Only messages that we answer ourselves are here; libfuse knows the others.
+number of ours. Only messages that we answer ourselves are here; libfuse handles the others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fsstore.interface import BLOCK_BYTES, Attributes, Opened, OpenedDirectory
 LARGEST_WRITE_BYTES = 1 << 20
 """Bytes of one write request."""
 LARGEST_REQUEST_BYTES = LARGEST_WRITE_BYTES + (1 << 13)
-"""Those with the bytes before them and some room; the kernel requires at least this size."""
+"""Bytes of one request: a write, its header and some room. The kernel requires a buffer of at least this size."""
 
 
 class Opcode(IntEnum):
@@ -89,7 +89,7 @@ CALLER = Struct("=III")
 """uid, gid, pid of the caller"""
 CALLER_BEGIN = 24
 ARGUMENTS = 40
-"""Where the arguments begin."""
+"""Position of the arguments in a request."""
 HANDLE = Struct("=Q")
 """read, fsync, release and some others begin with their handle"""
 RANGE = Struct("=QQI")
@@ -99,9 +99,9 @@ FLAGS = Struct("=I")
 WRITE = Struct("=QQIIQI4x")
 """write: handle, position, size, write flags, owner of the descriptor, flags of the open file"""
 MADE_NAME = ARGUMENTS + 8
-"""Where the name in a mkdir begins, after mode and umask."""
+"""Position of the name in a mkdir, after mode and umask."""
 WRITTEN_BYTES = ARGUMENTS + WRITE.size
-"""Where the bytes of a write begin."""
+"""Position of the bytes in a write."""
 FLUSH = Struct("=Q8xQ")
 """flush: handle, owner of the descriptor"""
 CREATE = Struct("=II8x")

@@ -53,7 +53,7 @@ _NAME_BEGIN: dict[int, int] = {
 """Bytes of arguments before the name."""
 
 
-class Entry(NamedTuple):
+class LoggedRequest(NamedTuple):
     """A request that was not answered yet."""
 
     began_s: float
@@ -87,7 +87,7 @@ class RequestLog:
         self._channel = channel
         self._handlers = handlers
         self._plain: dict[int, Handler] = {}
-        self._begun: dict[int, Entry] = {}
+        self._begun: dict[int, LoggedRequest] = {}
         self._parked: dict[int, tuple[int, int]] = {}  # `unique` of a read -> handle, size
         self._interrupted: deque[int] = deque(maxlen=MOST_INTERRUPTED)
         self._answered_s = 0.0
@@ -134,7 +134,7 @@ class RequestLog:
             position, size = _place_of(opcode, request)
             name = wire.operation_name(opcode)
             began_s, time_ns = time.perf_counter(), time.time_ns()
-            self._begun[unique] = Entry(began_s, time_ns, uid, gid, pid, name, path, position, size)
+            self._begun[unique] = LoggedRequest(began_s, time_ns, uid, gid, pid, name, path, position, size)
 
     def answered(self, unique: int, number: int) -> None:
         """Log a request that was answered with errno `number` (0: success)."""
@@ -153,7 +153,7 @@ class RequestLog:
 
     # lines
 
-    def _add(self, entry: Entry, number: int) -> None:
+    def _add(self, entry: LoggedRequest, number: int) -> None:
         now_s = time.perf_counter()
         self._core.access_log.add(entry.line(number, now_s - entry.began_s))
         if not self._parked:

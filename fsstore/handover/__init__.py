@@ -1,6 +1,6 @@
 """State of a mount that outlives its server: inode numbers, open handles and unanswered requests.
 
-| module | what |
+| module | content |
 |---|---|
 | layout | the words of the shared memory |
 | records | records by kind and key, appended and compacted |

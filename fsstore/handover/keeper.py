@@ -13,7 +13,7 @@ from fsstore.handover.memory import Handover
 RELEASE_SECONDS = 5.0
 """Time within which a keeper has to close /dev/fuse."""
 LARGEST_MESSAGE_BYTES = 1024
-"""Of a message, reason included."""
+"""Bytes of a message with its reason, at most."""
 
 
 class KeeperMessage(Enum):
@@ -53,13 +53,13 @@ class Keeper:
         """The descriptor, which is readable when a message of the keeper waits."""
         return self._link.fileno()
 
-    def hear(self) -> KeeperMessage | None:
+    def receive(self) -> KeeperMessage | None:
         """The keeper's next message. None: it has ended, or the socket's deadline has passed."""
         with suppress(OSError, ValueError):
             return KeeperMessage(self._link.recv(16))
         return None
 
-    def tell(self, message: KeeperMessage) -> None:
+    def send(self, message: KeeperMessage) -> None:
         """Send a message, unless the keeper has ended."""
         with suppress(OSError):
             self._link.send(message.value)
@@ -72,9 +72,9 @@ class Keeper:
     def release(self) -> None:
         """Have the keeper close the descriptor, so that the mount ends with ours. Returns when it has, or after
         RELEASE_SECONDS: a keeper that was stopped closes it when it is continued."""
-        self.tell(KeeperMessage.RELEASE)
+        self.send(KeeperMessage.RELEASE)
         deadline = time.monotonic() + RELEASE_SECONDS
         while (left := deadline - time.monotonic()) > 0:
             self._link.settimeout(left)
-            if self.hear() in (KeeperMessage.RELEASED, None):  # any other message asks this server to leave
+            if self.receive() in (KeeperMessage.RELEASED, None):  # any other message asks this server to leave
                 break

@@ -190,7 +190,7 @@ class Handover:
 
     @store.setter
     def store(self, note: StoreNote) -> None:
-        """One thread at a time."""
+        """Thread safety: one thread at a time."""
         words = (word[:LONGEST_STORE_WORD] if isinstance(word, str) else word for word in note)
         text = json.dumps(list(words)).encode()
         number = 1 - (self._words[STORE_BYTES // 8] >> 32)

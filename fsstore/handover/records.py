@@ -29,7 +29,7 @@ class Records:
 
     def __init__(self, words: memoryview, memory: memoryview) -> None:
         self.of: dict[int, dict[int, int]] = {NODE: {}, STATE: {}}
-        """By kind and key: where the record begins, in words."""
+        """The word at which each record begins, by kind and key."""
         self.lock = threading.Lock()
         """Held while records are moved or dropped whose counters another thread may change."""
         self._words = words
@@ -176,7 +176,7 @@ class Records:
 
 
 def _begin_of(segment: int) -> int:
-    """Where a segment begins, in bytes of the memory."""
+    """The byte of the memory at which a segment begins."""
     return DATA_BEGIN + segment * SEGMENT_BYTES
 
 

@@ -139,7 +139,7 @@ class RequestJournal:
             self._current.number = 0
 
     def placing(self, physical_offset: int) -> None:
-        """Note where the log is about to publish what this thread puts."""
+        """Note where the log is about to publish this thread's messages."""
         slot = self._current.number
         if slot:
             self._words[slot + 2] = physical_offset

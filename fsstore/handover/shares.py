@@ -20,7 +20,7 @@ class Shares(Protocol):
         """Take `size` back from a user."""
 
     def inherit(self, user: int, size: int) -> None:
-        """Count what a user held before. It is never refused."""
+        """Count the bytes that a user held before. It is never refused."""
 
 
 class NoShares:
@@ -68,7 +68,7 @@ class Ledger:
                 del self._held[user]
 
     def inherit(self, user: int, size: int) -> None:
-        """Count what a user held before."""
+        """Count the bytes that a user held before."""
         self._held[user] = self._granted[user] = self._held.get(user, 0) + size
 
     def share_out(self, shares: Shares) -> None:

@@ -450,7 +450,7 @@ def _finish(
     if read.messages + left_out != messages_in(there):
         raise ExportError(f"{read.messages} messages were read of {messages_in(there)}")
     if found != read:
-        raise ExportError(f"the dataset is not what was read: {found} instead of {read}; start again")
+        raise ExportError(f"the dataset differs from the messages read: {found} instead of {read}; start again")
     files = _move(target, number, parts[0].topic, [Path(file) for part in brought for file in part.files])
     expired = messages_in(parts) - messages_in(there)
     unit = Unit(number, parts, read.messages, left_out, expired, read.crc_sum, files)

@@ -6,7 +6,7 @@ Each write of a batch is published as a whole or not at all, and its first messa
     SPARK_WRITE   <task>/<messages>/<write>/<proof>    the number of consecutive messages, and the write's name
 
 Any publisher may store such a message. The proof is a keyed hash of the other fields, with a token that only the job
-knows, so that no one else can make it. A copied mark has the same name; the first one in the log is valid.
+knows, so no other publisher can make it. A copied mark has the same name; the first one in the log is valid.
 
 So the store alone tells which messages are published, whichever process died. A repeated task, or one that runs twice
 at the same time, leaves out the messages in the writes of that task, and waits until no other try of it publishes. A

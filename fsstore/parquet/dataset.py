@@ -32,7 +32,7 @@ from fsstore.parquet.file_map import FileMap, chunk_index, map_file
 from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.layout import Layout, RangeKey, measure, range_key
 from fsstore.parquet.pages import Chunk
-from fsstore.parquet.row_groups import BoundError, Columns, read_columns
+from fsstore.parquet.row_groups import BoundError, RowGroupColumns, read_columns
 from fsstore.parquet.segments import QueueSegments, Segment
 
 QUICK_MESSAGES = 20_000
@@ -79,7 +79,7 @@ class Dataset:
         maps_bytes, columns_bytes = eighth_bytes * _EIGHTHS_OF_MAPS, eighth_bytes * _EIGHTHS_OF_COLUMNS
         self._chunks: Recent[ChunkKey, memoryview] = Recent(options.memory_bytes - maps_bytes - columns_bytes)
         self._maps: Recent[RangeKey, FileMap] = Recent(maps_bytes)
-        self._columns: Recent[tuple[RangeKey, int], Columns] = Recent(columns_bytes)
+        self._columns: Recent[tuple[RangeKey, int], RowGroupColumns] = Recent(columns_bytes)
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._rendering = threading.BoundedSemaphore(os.cpu_count() or 1)
         self._shown: Recent[RangeKey, FirstSeen] = Recent(_KEPT_SHOWN)
@@ -241,7 +241,7 @@ class Dataset:
             raise BoundError(f"row group at queue offset {layout.row_groups[row_group].begin}")
         return columns.chunks[SCHEMA.in_file[column].name]
 
-    def _known_columns(self, layout: Layout, found: FileMap, row_group: int) -> Columns | None:
+    def _known_columns(self, layout: Layout, found: FileMap, row_group: int) -> RowGroupColumns | None:
         """A row group that was read recently, with the sizes in the map; else None."""
         with self._lock:
             columns = self._columns.get((layout.key, row_group))
@@ -253,7 +253,7 @@ class Dataset:
             self.rendered_chunks += 1
         return pieces
 
-    def _read(self, layout: Layout, index: int) -> Columns:
+    def _read(self, layout: Layout, index: int) -> RowGroupColumns:
         columns = read_columns(self._store, layout.key, layout.row_groups[index])
         with self._lock:
             self._columns.put((layout.key, index), columns, columns.kept_bytes)

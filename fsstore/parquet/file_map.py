@@ -19,7 +19,7 @@ from fsstore.options import DISTRIBUTION
 from fsstore.parquet.format import SCHEMA, Column, Value, binary, i32, i64, items, struct, text
 from fsstore.parquet.layout import MAGIC, PAGE_BYTES, Layout, RangeKey, page_aligned
 from fsstore.parquet.pages import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, RLE_DICTIONARY, Chunk
-from fsstore.parquet.row_groups import BoundError, Columns
+from fsstore.parquet.row_groups import BoundError, RowGroupColumns
 
 Array = np.ndarray[Any, Any]
 
@@ -74,7 +74,7 @@ def chunk_index(number: int) -> ChunkIndex:
     return ChunkIndex(*divmod(number, len(SCHEMA.in_file)))
 
 
-def map_file(layout: Layout, row_groups: Iterable[Columns]) -> FileMap:
+def map_file(layout: Layout, row_groups: Iterable[RowGroupColumns]) -> FileMap:
     """The map of a file with these row groups, which are taken one after the other and not kept. BoundError."""
     starts, sizes, described = [PAGE_BYTES], list[tuple[int, ...]](), list[Value]()
     rows = left_out = 0
@@ -115,7 +115,7 @@ def _facts(key: RangeKey, left_out: int) -> Iterable[tuple[str, str]]:
     yield "fsstore.left_out", str(left_out)
 
 
-def _row_group(columns: Columns, starts: dict[Column, int]) -> Value:
+def _row_group(columns: RowGroupColumns, starts: dict[Column, int]) -> Value:
     size = i64(sum(columns.sizes))
     return struct(
         {

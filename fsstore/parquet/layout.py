@@ -2,7 +2,7 @@
 
     PAR1 zeros | row group 0 | row group 1 | … | zeros | the footer, at its very end
 
-A file is as long as it can possibly become, whatever its texts are: an upper bound from sizes, which are the same each
+A file is as long as it can possibly become, with any texts: an upper bound from sizes, which are the same each
 time. A body counts its bytes. The rest of a record (topic, keys, properties) counts the bytes that the worst text of
 that length would take in its columns. All positions are known once the messages have been read (`file_map`).
 """

@@ -323,14 +323,14 @@ class OpenRange(OpenFile):
         self._memory.keep(id(self), Purpose.PARQUET, 0, self._evict)
 
 
-def retire_expired_files(inodes: InodeTable[Node], expired: Expired) -> list[int]:
+def invalidate_expired_files(inodes: InodeTable[Node], expired: Expired) -> list[int]:
     """Inodes of files whose first message has expired; they are stale from now on."""
 
     def is_gone(name: NodeKey) -> bool:
         is_of_queue = (name.topic, name.queue) == (expired.topic, expired.queue)
         return is_of_queue and isinstance(name.detail, RangeKey) and name.detail.begin < expired.new_min
 
-    return inodes.retire(is_gone)
+    return inodes.invalidate(is_gone)
 
 
 def cut(position: int, end: int, parts: Sequence[tuple[int, Sequence[memoryview]]]) -> Iterator[memoryview]:

@@ -32,7 +32,7 @@ class BoundError(Exception):
     """A part of a file is longer than the space that was computed for it: the records have changed."""
 
 
-class Columns(NamedTuple):
+class RowGroupColumns(NamedTuple):
     """The chunks of a row group by column name, their sizes in the order of the file, the numbers of rows and of
     damaged messages left out, and the bytes of memory that they take, about."""
 
@@ -43,7 +43,7 @@ class Columns(NamedTuple):
     kept_bytes: int
 
 
-def read_columns(store: MessageStore, key: RangeKey, row_group: RowGroup) -> Columns:
+def read_columns(store: MessageStore, key: RangeKey, row_group: RowGroup) -> RowGroupColumns:
     """Read and check the messages of a row group. Values are gathered when a chunk is encoded.
 
     ExpiredMessageError: the first message of the range has expired. BoundError; other errors as `range_key`.
@@ -62,7 +62,7 @@ def read_columns(store: MessageStore, key: RangeKey, row_group: RowGroup) -> Col
         raise BoundError(f"row group at queue offset {row_group.begin}")
     kept_bytes = sum(chunk.size for column, chunk in chunks.items() if column not in _GATHERED_LATE)
     kept_bytes += block.bodies.nbytes + block.properties.nbytes + _OBJECTS_BYTES
-    return Columns(chunks, sizes, len(block), block.damaged, kept_bytes)
+    return RowGroupColumns(chunks, sizes, len(block), block.damaged, kept_bytes)
 
 
 def _require_range(store: MessageStore, key: RangeKey) -> None:

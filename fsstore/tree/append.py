@@ -20,7 +20,7 @@ from engine import IllegalMessageError, MessageTooLargeError, Queue, StoreError
 from fsstore.handover.handles import KEPT_BYTES, HandleState
 from fsstore.interface import (
     AT_END,
-    NOBODY,
+    NO_OWNER,
     NOTHING_TO_WAIT_FOR,
     WHOLE_WRITE_BYTES,
     Attributes,
@@ -146,7 +146,7 @@ class AppendHandle(OpenFile):
         self._physical_end = 0
         self._refused_lines = (0, 0)
         self._refusal = 0  # errno of all further requests, after an error from which the handle can't recover
-        self._writer = NOBODY
+        self._writer = NO_OWNER
         self._is_refused = False  # whether the last flush failed: then its writer got the error
         self._cut_by = 0  # errno of the last write, if it was refused
 
@@ -155,7 +155,7 @@ class AppendHandle(OpenFile):
         """Size of the file as its writer sees it; 0 with O_APPEND."""
         return 0 if self.appends else self._end
 
-    def write(self, position: int, data: bytes, owner: int = NOBODY) -> int:
+    def write(self, position: int, data: bytes, owner: int = NO_OWNER) -> int:
         if self._refusal:
             self._must_make_sense()
         self.appends = position == AT_END
@@ -181,9 +181,9 @@ class AppendHandle(OpenFile):
     def write_refused(self, number: int) -> None:
         self._cut_by = number
 
-    def flush(self, owner: int = NOBODY) -> int:
+    def flush(self, owner: int = NO_OWNER) -> int:
         self._must_make_sense()
-        if NOBODY in (owner, self._writer) or owner == self._writer:
+        if NO_OWNER in (owner, self._writer) or owner == self._writer:
             self._is_refused = True
             if self._cut_by and self.is_unfinished:
                 raise StillRefusedError(self._cut_by, "a write was refused: the bytes before it are half a message")

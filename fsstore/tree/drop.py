@@ -32,7 +32,7 @@ from fsstore.accounts import Accounts, Resource
 from fsstore.handover.handles import HandleState
 from fsstore.interface import (
     AT_END,
-    NOBODY,
+    NO_OWNER,
     NOTHING_TO_WAIT_FOR,
     Attributes,
     FilesystemError,
@@ -299,7 +299,7 @@ class DropBoxView:
         key = self._key_of(file)
         node = self._named(key, file)
         if node.file is not file:
-            self._context.inodes.retire_named(key)
+            self._context.inodes.invalidate_named(key)
             node = self._named(key, file)
         return node
 
@@ -380,7 +380,7 @@ class DropBoxView:
         """Remove a file that became a message; False: its message is not on disk yet. OSError."""
         if not self.dropped.discard(file):
             return False
-        self._context.inodes.retire_named(self._key_of(file))
+        self._context.inodes.invalidate_named(self._key_of(file))
         return True
 
     def set_owner(self, file: DroppedFile, owner: FileOwner) -> None:
@@ -720,7 +720,7 @@ class DropHandle(OpenFile):
     def read(self, position: int, size: int) -> bytes:
         return os.pread(self.descriptor, size, position)
 
-    def write(self, position: int, data: bytes, owner: int = NOBODY) -> int:
+    def write(self, position: int, data: bytes, owner: int = NO_OWNER) -> int:
         """As `OpenFile.write`. A file with a failed write is cut to 0 bytes, so that no part of it is published."""
         if position == AT_END:
             position = os.fstat(self.descriptor).st_size
@@ -764,10 +764,10 @@ class DropHandle(OpenFile):
         self._refusal = number
         return FilesystemError(number, reason)
 
-    def flush(self, owner: int = NOBODY) -> int:
-        """Close reports nothing, since each write reported its own error. With NOBODY, as for fsync, it syncs the
+    def flush(self, owner: int = NO_OWNER) -> int:
+        """Close reports nothing, since each write reported its own error. With NO_OWNER, as for fsync, it syncs the
         file."""
-        if owner == NOBODY and self._writing:
+        if owner == NO_OWNER and self._writing:
             self._syncs.do(self.descriptor, lambda: os.fsync(self.descriptor))
         return NOTHING_TO_WAIT_FOR
 

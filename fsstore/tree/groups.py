@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from engine import ConsumerOffsetError, group_problem
-from fsstore.interface import NOBODY, NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, Opened
+from fsstore.interface import NO_OWNER, NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, Opened
 from fsstore.tree.deferred import deferred
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.names import can_be_name, from_name, parse_queue, parse_time_ms, to_name
@@ -71,7 +71,7 @@ class GroupsDirectory(Directory):
             context.inodes.makers += [
                 Maker(GroupsDirectory, lambda key: self.child(cast("Parts", key.detail)), _as_parts),
                 Maker(OffsetFile, lambda key: self.child(cast("Parts", key.detail)), _as_parts),
-                Maker(OffsetSnapshot, lambda key: self._sealed(cast("Parts", key.detail), is_other=True), _as_parts),
+                Maker(OffsetSnapshot, lambda key: self._snapshot(cast("Parts", key.detail), is_other=True), _as_parts),
             ]
 
     @property
@@ -87,12 +87,12 @@ class GroupsDirectory(Directory):
             raise not_found()
         parts = (*self._parts, part)
         if len(parts) == DEPTH and self._context.opens_unasked:
-            node = self._sealed(parts)
+            node = self._snapshot(parts)
             self._context.inodes.add(node, NodeKey(OffsetSnapshot, detail=parts))
             return node.attributes()
         return self._node(parts).attributes()
 
-    def _sealed(self, parts: Parts, *, is_other: bool = False) -> ReportSnapshot:
+    def _snapshot(self, parts: Parts, *, is_other: bool = False) -> ReportSnapshot:
         changed_ns = self._context.store.consumer_offsets_changed_ns or self._context.attribute_factory.started_ns
         file = OffsetFile(self._context, parts, self._made)
         return OffsetSnapshot(self._context, file.path, file.text(), changed_ns=changed_ns, is_other=is_other)
@@ -226,7 +226,7 @@ class OffsetHandle(OpenFile):
     def read(self, position: int, size: int) -> bytes:
         return self._file.text()[position : position + size]
 
-    def write(self, position: int, data: bytes, owner: int = NOBODY) -> int:
+    def write(self, position: int, data: bytes, owner: int = NO_OWNER) -> int:
         self._file.commit(data)
         return NOTHING_TO_WAIT_FOR
 

@@ -373,7 +373,7 @@ class InodeTable(Generic[N]):
         if inode not in self._names:
             self._gone(inode)
 
-    def retire(self, unwanted: Callable[[NodeKey], bool]) -> list[int]:
+    def invalidate(self, unwanted: Callable[[NodeKey], bool]) -> list[int]:
         """Drop the nodes for whose keys `unwanted` is true; returns their numbers, which are stale from now on. Open
         files stay open."""
         inodes = [inode for name, inode in self._numbers.items() if unwanted(name)]
@@ -381,8 +381,8 @@ class InodeTable(Generic[N]):
             self._gone(inode)
         return inodes
 
-    def retire_named(self, name: NodeKey) -> None:
-        """As `retire`, for the node of one key, if there is one."""
+    def invalidate_named(self, name: NodeKey) -> None:
+        """As `invalidate`, for the node of one key, if there is one."""
         inode = self._numbers.get(name)
         if inode is not None:
             self._gone(inode)

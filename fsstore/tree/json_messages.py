@@ -18,7 +18,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from json.decoder import scanstring  # type: ignore[attr-defined] # not in the stubs; it is what a string of JSON means
+from json.decoder import scanstring  # type: ignore[attr-defined] # not in the stubs; it decodes a JSON string
 from typing import Any
 
 from engine import IllegalMessageError, Message
@@ -230,7 +230,7 @@ def _decoded(data: memoryview) -> Iterator[str]:
     start = 0
     while start < len(data):
         end = start + PIECE_BYTES
-        if encoding.startswith("utf-8"):  # whose decoder takes no surrogate in two pieces
+        if encoding.startswith("utf-8"):  # its decoder accepts no split surrogate
             for _ in range(3):
                 end -= end < len(data) and data[end] & 0xC0 == 0x80
         yield decoder.decode(bytes(data[start:end]))
@@ -311,4 +311,4 @@ class _Rest:
         try:
             return json.loads("".join(self._parts))
         except json.JSONDecodeError as error:
-            raise ValueError(error.msg) from error  # its place is one in what is left
+            raise ValueError(error.msg) from error  # its position is in the rest, not in the text

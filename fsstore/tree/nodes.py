@@ -1,4 +1,4 @@
-"""Base classes of files and directories, and the state that they share. Subclasses override what they support.
+"""Base classes of files and directories, and the state that they share. Subclasses override some operations.
 
 The base classes list the refusals: each operation has an answer here.
 """
@@ -16,7 +16,7 @@ from engine import MessageStore, OpenMode
 from fsstore.accounts import Accounts
 from fsstore.handover.handles import LARGEST_TEXT_BYTES, HandleState
 from fsstore.interface import (
-    NOBODY,
+    NO_OWNER,
     NOTHING_TO_WAIT_FOR,
     Attributes,
     Data,
@@ -62,7 +62,7 @@ class OpenFile:
     def read(self, position: int, size: int) -> Data:
         return b""
 
-    def write(self, position: int, data: bytes, owner: int = NOBODY) -> int:
+    def write(self, position: int, data: bytes, owner: int = NO_OWNER) -> int:
         """Take all bytes of a write request, or raise; the physical offset to wait for, or NOTHING_TO_WAIT_FOR.
 
         `position` is in bytes of the file, or AT_END; `owner` identifies the table of descriptors of the writing
@@ -75,9 +75,9 @@ class OpenFile:
     def truncate(self, size: int) -> None:
         """Give the file `size` bytes, if it has a size."""
 
-    def flush(self, owner: int = NOBODY) -> int:
-        """Publish the unpublished bytes, after a close by `owner` or for an fsync (NOBODY), and report errors; returns
-        as `write`."""
+    def flush(self, owner: int = NO_OWNER) -> int:
+        """Publish the unpublished bytes, after a close by `owner` or for an fsync (NO_OWNER), and report errors, as
+        `write` does."""
         return NOTHING_TO_WAIT_FOR
 
     def resume(self, state: HandleState | None) -> None:

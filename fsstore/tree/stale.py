@@ -16,7 +16,7 @@ from fsstore.tree.nodes import Context
 from fsstore.tree.streams import StreamFile
 
 
-def retire_expired(context: Context, expired: Expired) -> Iterator[int]:
+def invalidate_expired(context: Context, expired: Expired) -> Iterator[int]:
     """Inodes of expired message files. (A stream's name is looked up each time, so it needs no notice.)
 
     If some are no longer known, the queue's directory is invalidated too: the kernel then drops all names in it.
@@ -27,10 +27,10 @@ def retire_expired(context: Context, expired: Expired) -> Iterator[int]:
     for physical_offset in expired.physical_offsets.tolist():
         yield physical_offset + context.computed.begin | MESSAGE
     if len(expired.physical_offsets) < expired.new_min - expired.old_min:
-        yield from context.inodes.retire(lambda name: name == queue)
+        yield from context.inodes.invalidate(lambda name: name == queue)
 
 
-def retire_queue(context: Context, topic: str, queue: int) -> list[int]:
+def invalidate_queue(context: Context, topic: str, queue: int) -> list[int]:
     """Inodes of a removed queue and all below it, and of its topic's stream. Another queue may have the name
     already."""
 
@@ -38,10 +38,10 @@ def retire_queue(context: Context, topic: str, queue: int) -> list[int]:
         is_stream = name.queue is None and issubclass(name.kind, StreamFile)
         return name.topic == topic and (name.queue == queue or is_stream)
 
-    return context.inodes.retire(belonged)
+    return context.inodes.invalidate(belonged)
 
 
-def retire_gone(context: Context) -> list[int]:
+def invalidate_removed(context: Context) -> list[int]:
     """Inodes of topics and queues that the store no longer has, and of all below them. Each is returned once."""
     queues = context.store.queues_by_topic()
 
@@ -51,4 +51,4 @@ def retire_gone(context: Context) -> list[int]:
         known = queues.get(name.topic)
         return known is None or (name.queue is not None and name.queue not in known)
 
-    return context.inodes.retire(is_gone)
+    return context.inodes.invalidate(is_gone)

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable
 
-from fsstore.interface import NOBODY, NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, Opened
+from fsstore.interface import NO_OWNER, NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, Opened
 from fsstore.tree.deferred import DoneInThread
 from fsstore.tree.inodes import Maker, NodeKey, shown_report_inode
 from fsstore.tree.memory_budget import Holding, Purpose
@@ -217,7 +217,7 @@ class ControlHandle(OpenFile):
     def published_to(self) -> str:
         return "@store/control"
 
-    def write(self, position: int, data: bytes, owner: int = NOBODY) -> int:
+    def write(self, position: int, data: bytes, owner: int = NO_OWNER) -> int:
         """Do one command. EINVAL: it is none; errors of the command are raised. SlowWork: it waits for the disk."""
         store, changes = self._context.store, self._context.changes
         survival = self._context.survival

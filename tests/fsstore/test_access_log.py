@@ -12,7 +12,7 @@ import trio
 
 from engine import Message, MessageStore
 from fsstore.fuse.protocol import Opcode
-from fsstore.fuse.request_log import Entry, RequestLog
+from fsstore.fuse.request_log import LoggedRequest, RequestLog
 from fsstore.fuse.session import Channel, Handler
 from fsstore.interface import ROOT_INODE
 from fsstore.tree.access_log import BUFFER_BYTES
@@ -104,7 +104,9 @@ def test_an_inode_without_a_path_is_shown_as_its_number(mount: Mount) -> None:
 
 
 def test_a_name_can_not_make_a_line_of_its_own() -> None:
-    entry = Entry(0.0, 1_700_000_000_123_456_789, 1, 2, 3, Opcode.LOOKUP.name.lower(), "a b\n\x1b[2J\udcff", None, None)
+    entry = LoggedRequest(
+        0.0, 1_700_000_000_123_456_789, 1, 2, 3, Opcode.LOOKUP.name.lower(), "a b\n\x1b[2J\udcff", None, None
+    )
     line = entry.line(errno.ENOENT, 0.5)
     assert line == b"2023-11-14T22:13:20.123Z 1 2 3 lookup a\\x20b\\n\\x1b[2J\\udcff - - ENOENT 0.500000\n"
 

@@ -35,7 +35,7 @@ def test_a_user_gets_an_eighth_of_what_is_free_and_is_refused_by_name() -> None:
     accounts = accounts_of()
     assert taken_by(accounts, ANN) == 100
     with pytest.raises(
-        FilesystemError, match="names of user 1001: 100, and 1 more are asked for, of a share of 100 now"
+        FilesystemError, match="names of user 1001: 100 held, 1 more requested, but the share is 100 now"
     ):
         accounts.take(ANN, Resource.NAMES)
     assert accounts.held(ANN, Resource.NAMES) == 100

@@ -17,7 +17,7 @@ import pytest
 
 from engine import DropBox, DroppedFile, FlushPolicy, Message, MessageStore, PutResult, StoreConfig
 from fsstore.accounts import Bound, Resource, bounds_here
-from fsstore.core import NOTHING_WANTED
+from fsstore.core import NO_CHANGE
 from fsstore.handover.memory import Handover
 from fsstore.interface import Attributes, Opened, SlowWork
 from fsstore.tree.drop import MOST_CLEANED, SMALL_BYTES
@@ -273,7 +273,7 @@ def test_a_file_that_is_open_without_a_name_can_be_given_away(mount: Dropping) -
 
 
 def replace_wanted(**wanted: int) -> object:
-    return NOTHING_WANTED._replace(**wanted)
+    return NO_CHANGE._replace(**wanted)
 
 
 def test_of_what_nobody_knows_the_owner_alone_sees_something(

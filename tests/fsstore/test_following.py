@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from engine import IndexState, ReadOnlyStoreError
-from fsstore.fuse.mount import Mount
+from fsstore.fuse.mount import MountTasks
 from fsstore.options import ServeOptions
 
 
@@ -35,7 +35,7 @@ def test_a_look_that_fails_is_told_and_does_not_end_the_mount(
 ) -> None:
     async def follow() -> None:
         store = FaultyStore(fault, fault)
-        mount = Mount(cast(Any, store), cast(Any, None), cast(Any, None), ServeOptions(follow_interval_ms=1), None)
+        mount = MountTasks(cast(Any, store), cast(Any, None), cast(Any, None), ServeOptions(follow_interval_ms=1), None)
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(mount._follow)

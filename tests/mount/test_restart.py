@@ -299,16 +299,16 @@ def test_a_daemon_that_ends_by_an_error_of_its_own_is_followed_by_another(
     code = f"""
 import os, trio
 from pathlib import Path
-from fsstore.fuse.mount import Mount
+from fsstore.fuse.mount import MountTasks
 from mountctl import successor
 
-async def fail(_: Mount) -> None:
+async def fail(_: MountTasks) -> None:
     while not os.path.exists({str(fails)!r}):
         await trio.sleep(0.01)
     os.remove({str(fails)!r})
     raise ZeroDivisionError("a defect, for a test")
 
-Mount._sum_streams = fail
+MountTasks._sum_streams = fail
 os._exit(successor.main())
 """
     program = f"""

@@ -93,7 +93,7 @@ def test_servers_that_never_answer_end_the_mount_after_the_fifth(tmp_path: Path)
     """The first one serves, and ends by an error of its own; the next ones can't read what was asked for."""
     body = (
         "from fsstore.handover.keeper import KeeperMessage; keeper.keep(os.eventfd(0));"
-        " keeper.tell(KeeperMessage.SERVING); reporter.tell(Report('ready')); time.sleep(0.1); {}['missing']"
+        " keeper.send(KeeperMessage.SERVING); reporter.tell(Report('ready')); time.sleep(0.1); {}['missing']"
     )
     log = tmp_path / "log"
     said, _ = start(body, log)
