@@ -298,7 +298,7 @@ def test_the_next_server_waits_and_holds_nothing_that_counts(mounted: Site) -> N
         kill(mounted)
         assert server_of(keeper) == waiting
         assert Path(f"/proc/{waiting}/oom_score_adj").read_text() == "0\n"
-        assert "goes on where a killed daemon was" in mounted.log_text()
+        assert "took over from a killed daemon" in mounted.log_text()
         assert "/dev/fuse" in files_of(waiting)
 
 
