@@ -38,6 +38,7 @@ from engine.log.entries import (
 from engine.log.remade import MOST_RUNS, Make, Run
 from engine.record.header import MAX_OFFSET
 from engine.record.kernel.append import QueueEnd
+from engine.record.kernel.files import refused_parts
 
 if TYPE_CHECKING:
     from engine.files.file_queue import FileQueue
@@ -379,24 +380,31 @@ class ConsumeQueue(QueueEnd):
         return found
 
     def _pieces(self, first: int, end: int) -> Iterator[Entries]:
-        """The entries at [first, end); _REFUSED stands for those that the disk refuses: of a page, or of a whole
-        file."""
+        """The entries at [first, end), of one file after the other; _REFUSED stands for those that the disk refuses."""
         while first < end:
+            count = min(end - first, self._file_entries - first % self._file_entries)
             try:
-                piece = self._on_disk(first, min(end - first, self._file_entries - first % self._file_entries))
-            except RefusedReadError as error:
-                page, begin = error.position // PAGE_BYTES * PAGE_BYTES, first - first % self._file_entries
-                bad, after = begin + page // ENTRY_BYTES, begin - -(page + PAGE_BYTES) // ENTRY_BYTES
-                if not (first < after and bad < end):  # it refuses more than is asked for: the file is read as a whole
-                    bad, after = first, begin + self._file_entries
-                bad, after = max(bad, first), min(after, end)
-                yield from self._pieces(first, bad)
-                piece = np.full(after - bad, np.array(_REFUSED, ENTRY))
-                first = bad
+                piece = self._on_disk(first, count)
+            except RefusedReadError:
+                piece = self._not_refused(first, count)
             if not len(piece):
                 return
             yield piece
             first += len(piece)
+
+    def _not_refused(self, first: int, count: int) -> Entries:
+        """`count` entries of one file, of which the disk refuses some: each page of it is tried once, for that may take
+        a disk long. _REFUSED stands for those of a page, or of the whole file."""
+        file = self.files.find(first * ENTRY_BYTES)
+        if file is None:
+            return np.empty(0, ENTRY)
+        found = np.full(count, np.array(_REFUSED, ENTRY))
+        with suppress(RefusedReadError):
+            view = file.view(first * ENTRY_BYTES - file.start, count * ENTRY_BYTES)
+            found = np.frombuffer(view, ENTRY).copy()
+            for begin, end in refused_parts(view):
+                found[begin // ENTRY_BYTES : -(-end // ENTRY_BYTES)] = _REFUSED
+        return found
 
     def made_again(self, queue_offset: int, refused: RefusedReadError) -> tuple[int, int, int]:
         """The entry as the log has it, which the disk refuses; `refused` is raised where it has not."""

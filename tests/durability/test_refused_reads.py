@@ -222,6 +222,21 @@ def test_a_follower_goes_on_behind_a_page_that_is_refused(disk: FaultyDisk, monk
             assert unread(store) == lost
 
 
+def test_a_follower_tries_each_page_of_a_queue_that_is_refused_a_few_times(disk: FaultyDisk) -> None:
+    """A disk may take seconds to refuse one."""
+    assert CONFIG.sizes is not None
+    entries, pages = 32_768, 160
+    config = replace(CONFIG, sizes=replace(CONFIG.sizes, consume_queue_entries=entries))
+    with MessageStore.open(disk.root / "large", config, create=True) as store:
+        for number in range(COUNT):
+            store.put(Message("T", body_of(number)), 0)
+    disk.inject(Rule("read", "/large/consumequeue/*"))
+    before = disk.struck
+    with MessageStore.open(disk.root / "large", replace(config, mode=OpenMode.FOLLOW)) as store:
+        assert store.get("T", 0, COUNT - 1).queue_offset == COUNT - 1
+    assert pages <= disk.struck - before < 20 * pages
+
+
 @pytest.mark.parametrize("page", [0, 1])
 def test_a_follower_sees_what_is_put_into_a_queue_that_it_can_not_read(disk: FaultyDisk, page: int) -> None:
     refused = Rule("read", QUEUE, first=page * 4096, end=(page + 1) * 4096)

@@ -19,6 +19,8 @@ from tests.mount.refusing import site as site
 from tests.mountctl.conftest import Site, clear, eventually, fill, succeed
 
 LINE = b"%d " + b"x" * 5_000
+UNFLUSHED = "-o", "flushIntervalCommitLog=3600000,flushConsumeQueueThoroughInterval=3600000"
+"""What a test does not ask to be on disk is not flushed, however long the test takes."""
 
 
 def status(site: Site) -> dict[str, Any]:
@@ -61,7 +63,7 @@ def test_what_a_flush_failed_on_is_on_disk_before_a_later_fsync_says_so(disk: Fa
     """6.8 After a flush that failed, nothing is published until the store is mounted anew: a death or a restart of the
     daemon changes nothing of that. An fsync of the new mount returns when what had been written before is on disk,
     too."""
-    site.mounted()
+    site.mounted(*UNFLUSHED)
     wait_for_standby(site)
     assert publish(site, 1, durably=False) == 0
     disk.inject(Rule("write", "*/commitlog/*"))
@@ -89,7 +91,7 @@ def test_a_disk_that_takes_nothing_stops_no_reader_and_is_written_again_when_it_
 ) -> None:
     """9.9 A disk that is full, read-only or broken when another daemon opens the store stops no reader. What is refused
     says why, in status, too; once the disk takes writes, so does the mount, unless it was a flush that failed."""
-    site.mounted()
+    site.mounted(*UNFLUSHED)
     wait_for_standby(site)
     assert publish(site, 1, durably=False) == 0
     with (site.mountpoint / "orders" / "0.log").open("rb") as reader:

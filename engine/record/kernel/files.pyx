@@ -166,6 +166,24 @@ def read_through(data not None):
         raise refusal_of(pages.data, pages.size)
 
 
+def refused_parts(data not None):
+    """Which of these bytes of a map, that were touched, are in pages that the disk refused: a first position and the one
+    after the last of each page. TruncatedFileError: the file has lost one."""
+    cdef Pages pages = Pages.__new__(Pages, data)
+    cdef const char *at
+    cdef int64_t begin, end = 0
+    cdef list parts = []
+    while is_refused(pages.data + end, pages.size - end):
+        at = <const char *> first_refused(pages.data + end, pages.size - end)
+        error = refusal_of(at, 1)
+        if isinstance(error, TruncatedFileError):
+            raise error
+        begin = at - <const char *> pages.data
+        end = min(begin + PAGE_BYTES - <int64_t> (<size_t> at % <size_t> PAGE_BYTES), pages.size)
+        parts.append((begin, end))
+    return parts
+
+
 def refused_end(data not None):
     """Touch these bytes of a map: the position after the last one that the disk refuses; 0 when it refuses none."""
     cdef Pages pages = Pages.__new__(Pages, data)
