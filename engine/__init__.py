@@ -72,9 +72,9 @@ from engine.errors import (
 )
 from engine.events import Expired, StoreListener
 from engine.files.lock import writer_of
-from engine.fsck.closed import check_store
-from engine.fsck.served import ServedCheck, check_served
 from engine.log.delay import SCHEDULE_TOPIC
+from engine.open.offline import check_store
+from engine.open.online import OnlineCheck, check_online
 from engine.queue import Held, Queue
 from engine.read.blocks import Block, Bodies
 from engine.read.stream import QueueStream
@@ -180,6 +180,7 @@ __all__ = [
     "NoDescriptorError",
     "NotAStoreError",
     "ObstructedError",
+    "OnlineCheck",
     "OpenError",
     "OpenMode",
     "OptionError",
@@ -200,7 +201,6 @@ __all__ = [
     "RetentionPlan",
     "RetiredFileError",
     "Sending",
-    "ServedCheck",
     "SliceColumn",
     "StoreBusyError",
     "StoreClosedError",
@@ -224,7 +224,7 @@ __all__ = [
     "WriteError",
     "back_up",
     "check_message",
-    "check_served",
+    "check_online",
     "check_store",
     "group_problem",
     "nonblocking",

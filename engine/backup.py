@@ -17,6 +17,10 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from engine.derived.consume_queues import ConsumeQueues
+from engine.derived.coverage import shows_multi_dispatch
+from engine.derived.deleted_topics import DeletedTopics
+from engine.derived.marks import RecoveryPoint, read_recovery_point
 from engine.errors import BackupError, MissingLogError, NotAStoreError, ReadError, RefusedReadError, StoreBusyError
 from engine.files.disk import TEMPORARY_SUFFIX, make_directory, remove_file, replace_file
 from engine.files.file_queue import FileQueue
@@ -25,16 +29,12 @@ from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import is_refused_read, read_file, remove_tree, store_root, unlink
-from engine.log.consume_queues import ConsumeQueues
-from engine.log.deleted_topics import DeletedTopics
+from engine.open.features import features_of
+from engine.open.geometry import layout_of, read_topics
+from engine.open.open import STORE_MODE, begin_writing, open_store_files
+from engine.open.preflight import is_new, refuse_unreadable, refuse_unwritable
+from engine.open.store_files import StoreFiles
 from engine.record.kernel.files import refused_end
-from engine.recovery.completeness import shows_multi_dispatch
-from engine.recovery.inspect import layout_of, read_topics
-from engine.recovery.kinds import kind_of
-from engine.recovery.marks import RecoveryPoint, read_recovery_point
-from engine.recovery.open import STORE_MODE, begin_writing, open_store_files
-from engine.recovery.refuse import is_new, refuse_unreadable, refuse_unwritable
-from engine.recovery.store_files import StoreFiles
 from engine.results import CheckProgress
 from engine.settings.config import FileSizes, OpenMode, RecoveryProgress, Retention, StoreConfig
 from engine.settings.notes import BackupNote, read_backup_note, write_backup_note
@@ -119,7 +119,7 @@ class _Run:
         if is_new(layout):
             raise NotAStoreError(layout.root, "nothing is there")
         refuse_unreadable(layout)
-        refuse_unwritable(layout, kind_of(layout, read_topics(layout, self._config)))
+        refuse_unwritable(layout, features_of(layout, read_topics(layout, self._config)))
         note = self._known_copy()
         deleted = DeletedTopics(layout.deleted_topics, self._disk)
         offsets = self._settings((layout.consumer_offsets, layout.lmq_consumer_offsets))

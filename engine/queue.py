@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from engine.derived.consume_queue import ConsumeQueue
+from engine.derived.queue_records import Run
 from engine.errors import (
     ExpiredMessageError,
     IllegalMessageError,
@@ -23,10 +25,8 @@ from engine.errors import (
     UnreadableRangeError,
 )
 from engine.files.file_queue import FileQueue
-from engine.log.consume_queue import ConsumeQueue
 from engine.log.delay import SCHEDULE_TOPIC
 from engine.log.entries import ENTRY, LAST_EXTENSION_CODE, Entries, file_pages, runs_by_file
-from engine.log.queue_records import Run
 from engine.read.blocks import Block
 from engine.read.reader import COLUMN_ROWS, Reader
 from engine.read.stream import QueueStream
@@ -37,8 +37,8 @@ from engine.record.compression import COMPRESSED_FLAG
 from engine.record.hashes import java_hashes
 from engine.record.kernel.scan import read_sizes
 from engine.record.kernel.search import Texts, find_bodies, find_texts
-from engine.record.located import HEADER, locate
 from engine.record.message import Message, StoredMessage
+from engine.record.parsed_headers import HEADER, parse_headers
 from engine.record.properties import TAGS
 from engine.results import PutRange, PutResult, QueueBounds
 
@@ -437,7 +437,7 @@ def _with_tags_codes(entries: Entries, log_files: FileQueue) -> Entries:
     codes[rows] = 0
     done = 0
     for log, base, places_of in runs_by_file(log_files, entries[rows]):
-        records = locate(log, places_of - base, places_of)
+        records = parse_headers(log, places_of - base, places_of)
         hashes = java_hashes(records.log, *find_properties(records, [TAGS])[0]).astype(np.int64)
         topics, topic_rows = topics_of(records)
         is_delayed = np.array([topic == SCHEDULE_TOPIC for topic in topics], bool)[topic_rows]

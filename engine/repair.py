@@ -11,6 +11,9 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from engine.derived.checkpoint import Checkpoint, write_checkpoint
+from engine.derived.consume_queues import ConsumeQueues
+from engine.derived.coverage import shows_multi_dispatch
 from engine.errors import REFUSED_FILE, REFUSED_PAGE, NotAStoreError, ReadError, RefusedReadError
 from engine.files.disk import remove_file
 from engine.files.file_queue import FileQueue
@@ -19,16 +22,15 @@ from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access, MappedFile, unread_end
 from engine.files.paths import remove_tree, store_root, unlink
-from engine.fsck.closed import check_at_rest, check_store
-from engine.log.checkpoint import Checkpoint, write_checkpoint
-from engine.log.claims import Claims
-from engine.log.consume_queues import ConsumeQueues
-from engine.recovery.completeness import shows_multi_dispatch
-from engine.recovery.inspect import choose_at, index_paths, layout_of, read_topics
-from engine.recovery.kinds import kind_of
-from engine.recovery.log_scan import LogScan
-from engine.recovery.open import begin_writing, open_store_files
-from engine.recovery.quarantine import (
+from engine.log.evidence import Evidence
+from engine.log.scan import LogScan
+from engine.log.tombstone import fits_tombstone, keep_bytes, write_tombstone
+from engine.open.features import features_of
+from engine.open.geometry import choose_at, index_paths, layout_of, read_topics
+from engine.open.offline import check_at_rest, check_store
+from engine.open.open import begin_writing, open_store_files
+from engine.open.preflight import is_new, refuse_obstacles, refuse_read_only_end, refuse_unreadable, refuse_unwritable
+from engine.open.quarantine import (
     DAMAGED,
     cut_long_files,
     keep_records,
@@ -37,10 +39,8 @@ from engine.recovery.quarantine import (
     set_aside,
     written_after,
 )
-from engine.recovery.recover import claims_at_rest, leave_out_deleted, read_trace, valid_recovery_point
-from engine.recovery.refuse import is_new, refuse_obstacles, refuse_read_only_end, refuse_unreadable, refuse_unwritable
-from engine.recovery.store_files import StoreFiles
-from engine.recovery.tombstone import fits_tombstone, keep_bytes, write_tombstone
+from engine.open.recover import evidence_at_rest, leave_out_deleted, read_last_shutdown, valid_recovery_point
+from engine.open.store_files import StoreFiles
 from engine.results import CheckProgress, DamagedRange, Problem, ProblemKind
 from engine.settings.config import OpenMode, StoreConfig
 from engine.store import MessageStore
@@ -60,7 +60,7 @@ def repair_store(
     if is_new(layout):
         raise NotAStoreError(path, "nothing is there")
     refuse_unreadable(layout)
-    refuse_unwritable(layout, kind_of(layout, read_topics(layout, config)))
+    refuse_unwritable(layout, features_of(layout, read_topics(layout, config)))
     refuse_read_only_end(layout)
     refuse_obstacles(layout)
     with StoreLock(layout.lock):
@@ -69,8 +69,8 @@ def repair_store(
         if not problems and not layout.abort.exists():
             return
         if problems:
-            claims = _claims(layout, config)
-            yield from _note_deleted(layout, config, claims)
+            evidence = _evidence(layout, config)
+            yield from _note_deleted(layout, config, evidence)
             _distrust(layout, config)
             if layout.check_note.exists():  # of how it was
                 remove_file(layout.check_note, config.disk)
@@ -78,7 +78,7 @@ def repair_store(
                 if problem.kind is ProblemKind.CONFIG:
                     yield from quarantine_config(layout, problem.path, config.disk)
             yield from quarantine_foreign(layout, problems, config.disk)
-            yield from _frame_damage(layout, config, claims)
+            yield from _frame_damage(layout, config, evidence)
             yield from _drop_derived(layout, config, problems)
     with MessageStore.open(path, config):
         pass  # what was removed is made again
@@ -94,14 +94,14 @@ def _derived(layout: StoreLayout, config: StoreConfig) -> Iterator[StoreFiles]:
         yield parts
 
 
-def _scan(files: FileQueue, config: StoreConfig, claims: Claims) -> LogScan:
+def _scan(files: FileQueue, config: StoreConfig, evidence: Evidence) -> LogScan:
     """A scan of the whole log."""
     first = 0 if files.min_offset == 0 else None
     return LogScan(
         files,
         files.min_offset,
         lambda topic, queue_id: first,
-        claims=claims,
+        evidence=evidence,
         multi_dispatch=config.multi_dispatch,
     )
 
@@ -112,16 +112,16 @@ def _multi_dispatch(layout: StoreLayout, config: StoreConfig) -> bool:
         return shows_multi_dispatch(parts.log, parts.queues, parts.log.min_offset)
 
 
-def _note_deleted(layout: StoreLayout, config: StoreConfig, claims: Claims) -> Iterator[str]:
+def _note_deleted(layout: StoreLayout, config: StoreConfig, evidence: Evidence) -> Iterator[str]:
     """Note which topics their broker deleted, as long as the store shows that it was closed."""
     table = read_topics(layout, config)
     names = frozenset(table.names() if table.problem is None else ())
     with closing(open_store_files(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
         parts.queues.unread = {}
-        trace = read_trace(layout)
-        if valid_recovery_point(layout, parts.log, trace) is None:
-            leave_out_deleted(parts.queues, parts.deleted, trace, names)
-        scan = _scan(parts.log.files, config, claims)
+        last_shutdown = read_last_shutdown(layout)
+        if valid_recovery_point(layout, parts.log, last_shutdown) is None:
+            leave_out_deleted(parts.queues, parts.deleted, last_shutdown, names)
+        scan = _scan(parts.log.files, config, evidence)
         for found in scan:
             parts.deleted.without_queues(found)
         for topic in parts.deleted.keep_left_out(scan.end, durably=True):
@@ -137,13 +137,13 @@ def _distrust(layout: StoreLayout, config: StoreConfig) -> None:
     write_checkpoint(layout.checkpoint, Checkpoint(), config.disk)
 
 
-def _frame_damage(layout: StoreLayout, config: StoreConfig, claims: Claims) -> Iterator[str]:
+def _frame_damage(layout: StoreLayout, config: StoreConfig, evidence: Evidence) -> Iterator[str]:
     """Frame what is damaged in the log, so that every reader passes it."""
     sizes = choose_at(layout, config).sizes
     file_bytes = sizes.commit_log_bytes
     yield from cut_long_files(layout, file_bytes, config.disk)
     with closing(FileQueue(layout.commit_log, file_bytes, Access.WRITE, disk=config.disk)) as files:
-        scan = _scan(files, config, claims)
+        scan = _scan(files, config, evidence)
         for _ in scan:
             continue
         for damage in scan.damaged:
@@ -162,12 +162,12 @@ def _cut_tail(layout: StoreLayout, config: StoreConfig, files: FileQueue, end: i
         yield f"cut {cut_bytes:,} bytes of a torn or stale tail off the log"
 
 
-def _claims(layout: StoreLayout, config: StoreConfig) -> Claims:
+def _evidence(layout: StoreLayout, config: StoreConfig) -> Evidence:
     """What is claimed of the log, before anything is changed."""
     with _derived(layout, config) as parts:
-        trace = read_trace(layout)
-        point = valid_recovery_point(layout, parts.log, trace)
-        return claims_at_rest(parts.log, parts.queues, parts.deleted, point, clean=trace.clean)
+        last_shutdown = read_last_shutdown(layout)
+        point = valid_recovery_point(layout, parts.log, last_shutdown)
+        return evidence_at_rest(parts.log, parts.queues, parts.deleted, point, clean=last_shutdown.clean)
 
 
 def _by_file(damage: DamagedRange, file_bytes: int) -> Iterator[tuple[int, int]]:

@@ -15,6 +15,9 @@ from typing import Any
 import numpy as np
 
 from engine.deadline import check_deadline
+from engine.derived.consume_queue import ConsumeQueue
+from engine.derived.dispatch import BufferedDispatcher, WriteDispatcher
+from engine.derived.topic_view import TopicView
 from engine.errors import (
     ConfigFileError,
     ConsumerOffsetError,
@@ -27,14 +30,14 @@ from engine.errors import (
 from engine.events import Listeners, StoreListener
 from engine.files.disk import disk_space, is_refused_by_disk, write_own_file
 from engine.files.paths import store_root, unlink
-from engine.follow.derived_index import Derivation, DerivedIndex
-from engine.follow.follower import Follower
-from engine.fsck.check import check_store_files
 from engine.log.commit_log import FileHold
-from engine.log.consume_queue import ConsumeQueue
-from engine.log.dispatch import BufferedDispatcher, WriteDispatcher
 from engine.log.entries import ENTRY
-from engine.log.topic_view import TopicView
+from engine.open.check import check_store_files
+from engine.open.follower import Follower
+from engine.open.geometry import choose_at, layout_of
+from engine.open.open import Opened, open_store
+from engine.open.preflight import is_new
+from engine.open.scratch_index import Derivation, DerivedIndex
 from engine.queue import NO_PROPERTIES, Damaged, Held, Queue, ignore
 from engine.read.blocks import Block, Bodies
 from engine.read.offset_index import QUICK_SUM_MESSAGES, OffsetIndexes
@@ -47,9 +50,6 @@ from engine.record.byte_columns import SliceColumn
 from engine.record.columns import Columns
 from engine.record.kernel.guard import all_pages_refused
 from engine.record.message import Message, StoredMessage
-from engine.recovery.inspect import choose_at, layout_of
-from engine.recovery.open import Opened, open_store
-from engine.recovery.refuse import is_new
 from engine.results import (
     CheckProgress,
     IndexState,
@@ -897,7 +897,7 @@ class MessageStore:
         return check_store_files(self._parts, end, progress)
 
     def last_check(self) -> CheckNote | None:
-        """The last check beside a writer, if there was one (`check_served`); it may be under way."""
+        """The last check beside a writer, if there was one (`check_online`); it may be under way."""
         return read_check_note(self._parts.layout.check_note)
 
     def stats(self) -> StoreStats:
@@ -994,7 +994,7 @@ class _WriteSide:
         buffers = config.transient_pool_buffers
         dispatcher = BufferedDispatcher(*arguments, log) if buffers else WriteDispatcher(*arguments)
         self._log = log
-        self._taken_over = recovered.taken_over
+        self._taken_over = recovered.was_clean
         self.dispatcher = dispatcher
         self.writer = Writer(log, queues, dispatcher, topics, parts.dispatcher.levels, config, refusal)
         self.durability = Durability(

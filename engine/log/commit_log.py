@@ -82,7 +82,7 @@ class FileHold:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, last_shutdown: TracebackType | None
     ) -> None:
         self.release()
 

@@ -19,14 +19,14 @@ from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
 from engine.record.columns import read_bodies
 from engine.record.header import BORN_IPV6_FLAG, STORE_IPV6_FLAG, Host
 from engine.record.kernel.scan import fixed_fields, whole_bodies
-from engine.record.located import LocatedRecords
+from engine.record.parsed_headers import ParsedHeaders
 from engine.record.properties import KEYS, TAGS
 from engine.record.property_columns import Properties, words
 
 if TYPE_CHECKING:
+    from engine.derived.consume_queue import ConsumeQueue
+    from engine.derived.queue_records import QueueRecords, Run
     from engine.log.commit_log import CommitLog
-    from engine.log.consume_queue import ConsumeQueue
-    from engine.log.queue_records import QueueRecords, Run
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
@@ -185,7 +185,7 @@ _NUMBERS = (
 )
 
 
-def _fixed_fields(records: LocatedRecords) -> dict[str, Any]:
+def _fixed_fields(records: ParsedHeaders) -> dict[str, Any]:
     """Those columns of a block that `records` have no array of."""
     (flags, born_times, reconsume_times), hosts = fixed_fields(
         records.log, records.positions, records.headers, records.places

@@ -32,11 +32,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engine.deadline import WouldBlock, check_deadline, nonblocking
+from engine.derived.consume_queue import ConsumeQueue
 from engine.errors import ObstructedError, RetiredFileError, StoreError, UnreadableRangeError
 from engine.files.disk import make_directory
 from engine.files.ignored import IgnoredErrors
 from engine.files.paths import open_or_create, read_file, remove_tree
-from engine.log.consume_queue import ConsumeQueue
 from engine.read.stream_rows import LogPart, RowSource, first_refused, leave_out, sizes_of
 from engine.read.topic_queue import TopicQueue
 from engine.record.header import CRC_MASK, MAX_OFFSET

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from engine.deadline import WouldBlock, check_deadline
+from engine.derived.deleted_topics import DeletedTopics
+from engine.derived.queue_records import QueueRecords
 from engine.errors import ReadError
 from engine.log.commit_log import CommitLog
-from engine.log.deleted_topics import DeletedTopics
 from engine.log.entries import ENTRY, runs_by_file
-from engine.log.queue_records import QueueRecords
 from engine.read.blocks import BlockReader, Bodies
 from engine.record.byte_columns import SliceColumn
 from engine.record.columns import find_properties, property_texts, topics_of
@@ -30,13 +30,13 @@ from engine.record.inner_batch import may_be_wrapper
 from engine.record.kernel.columns import gather
 from engine.record.kernel.decode import KeyReader, StoredMessage, carries_key
 from engine.record.kernel.encode import index_hash
-from engine.record.located import LocatedRecords, locate
+from engine.record.parsed_headers import ParsedHeaders, parse_headers
 from engine.record.properties import KEYS, UNIQUE_KEY, split_keys
 
 if TYPE_CHECKING:
-    from engine.log.consume_queues import ConsumeQueues
-    from engine.log.index import Index
-    from engine.log.topic_view import TopicView
+    from engine.derived.consume_queues import ConsumeQueues
+    from engine.derived.index import Index
+    from engine.derived.topic_view import TopicView
 
 Array = np.ndarray[Any, Any]
 
@@ -151,7 +151,7 @@ class Reader(KeyReader):
             entries = np.zeros(len(batch), ENTRY)
             entries["physical_offset"] = sorted(batch)
             for log, base, places_of in reversed(list(runs_by_file(self.log.files, entries))):
-                records = locate(log, places_of - base, places_of, self._is_ledger)
+                records = parse_headers(log, places_of - base, places_of, self._is_ledger)
                 rows = rows_naming(records, key)
                 batches = np.flatnonzero(may_be_wrapper(records.headers["sys_flag"]))
                 yield from places_of[np.union1d(rows, batches)][::-1].tolist()
@@ -166,7 +166,7 @@ class Reader(KeyReader):
             entries = np.zeros(len(some), ENTRY)
             entries["physical_offset"] = np.sort(np.array(some, np.int64))
             for log, base, places_of in runs_by_file(self.log.files, entries):
-                records = locate(log, places_of - base, places_of, self._is_ledger)
+                records = parse_headers(log, places_of - base, places_of, self._is_ledger)
                 alone = ~records.headers["ok"] | may_be_wrapper(records.headers["sys_flag"])
                 places = _places_with_key(records.take(~alone), topic, key)
                 yield places[~self._are_anothers(topic, places), :2]
@@ -263,7 +263,7 @@ class Reader(KeyReader):
         entries = np.zeros(len(places), ENTRY)
         entries["physical_offset"] = sorted(places)
         for log, base, places_of in reversed(list(runs_by_file(self.log.files, entries))):
-            records = locate(log, places_of - base, places_of, self._is_ledger)
+            records = parse_headers(log, places_of - base, places_of, self._is_ledger)
             found: dict[str, int] = {}
             for texts in property_texts(records, [KEYS, UNIQUE_KEY]):
                 rows = dict(zip(texts, range(len(texts)), strict=True))  # of equal texts the newest record
@@ -310,7 +310,7 @@ class Reader(KeyReader):
         entries = entries[np.argsort(entries["physical_offset"], kind="stable")][-limit:]
         keys: set[str] = set()
         for log, base, places_of in runs_by_file(self.log.files, entries):
-            records = locate(log, places_of - base, places_of, self._is_ledger)
+            records = parse_headers(log, places_of - base, places_of, self._is_ledger)
             ((starts, sizes),) = find_properties(records, [KEYS])
             is_batch = may_be_wrapper(records.headers["sys_flag"])
             for place in np.unique(places_of[is_batch]).tolist():
@@ -322,7 +322,7 @@ class Reader(KeyReader):
         return sorted(keys)
 
 
-def rows_naming(records: LocatedRecords, key: str) -> Array:
+def rows_naming(records: ParsedHeaders, key: str) -> Array:
     """Rows whose KEYS or UNIQ_KEY hold `key` between spaces or ends, int64 (k,): those that carry it are among them."""
     if "\ufffd" in key:  # stands for bytes that are no UTF-8, too
         return np.arange(len(records))
@@ -339,7 +339,7 @@ def rows_naming(records: LocatedRecords, key: str) -> Array:
     return np.array(sorted(rows), np.int64)
 
 
-def _places_with_key(records: LocatedRecords, topic: str, key: str) -> Array:
+def _places_with_key(records: ParsedHeaders, topic: str, key: str) -> Array:
     """Queue ids, queue offsets and physical offsets (int64 (n, 3)) of the records of that topic that carry `key`."""
     records = records.take(np.flatnonzero(records.headers["ok"] & is_queued(records.headers["sys_flag"])))
     records = records.take(rows_naming(records, key))

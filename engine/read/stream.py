@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from engine.deadline import WouldBlock, check_deadline, nonblocking, within
+from engine.derived.consume_queue import ConsumeQueue
 from engine.errors import (
     DamagedRecordError,
     ExpiredMessageError,
@@ -17,7 +18,6 @@ from engine.errors import (
     StoreError,
     UnreadableRangeError,
 )
-from engine.log.consume_queue import ConsumeQueue
 from engine.read.stream_rows import LogPart, sizes_of
 from engine.read.topic_queue import TopicQueue
 

@@ -25,11 +25,11 @@ from engine.record.inner_batch import may_be_wrapper
 from engine.record.kernel.columns import gather
 from engine.record.kernel.decode import StoredMessage
 from engine.record.kernel.scan import copy_texts, text_sizes
-from engine.record.located import LocatedRecords, locate, strays
+from engine.record.parsed_headers import ParsedHeaders, misplaced, parse_headers
 
 if TYPE_CHECKING:
+    from engine.derived.consume_queue import ConsumeQueue
     from engine.files.file_queue import FileQueue
-    from engine.log.consume_queue import ConsumeQueue
 
 Array = np.ndarray[Any, Any]
 Alone = Callable[["ConsumeQueue", int], "StoredMessage | None"]
@@ -98,18 +98,18 @@ class RowSource:
         entries, begin = queue.entries(first, count), first
         for log, base, places in runs_by_file(self._log, entries):
             unknown = int(np.searchsorted(places, checked_before, side="left"))
-            records = locate(log, places - base, places, self._log.framing.is_ledger, whole=unknown > 0)
+            records = parse_headers(log, places - base, places, self._log.framing.is_ledger, whole=unknown > 0)
             part = _part_of(records, places)
-            doubted = (part.sizes == 0) | may_be_wrapper(part.sys_flags)
+            suspect = (part.sizes == 0) | may_be_wrapper(part.sys_flags)
             if unknown:
                 checked = records.take(slice(unknown))
                 if isinstance(queue, TopicQueue):
-                    doubted[:unknown] |= queue.strays(checked, entries[first - begin :][:unknown])
+                    suspect[:unknown] |= queue.misplaced(checked, entries[first - begin :][:unknown])
                 else:
-                    doubted[:unknown] |= strays(checked, queue.topic, queue.queue_id, first)
-                doubted[:unknown] |= damaged_rows(checked)
+                    suspect[:unknown] |= misplaced(checked, queue.topic, queue.queue_id, first)
+                suspect[:unknown] |= damaged_rows(checked)
             lost_place, message, is_refused = -1, None, False
-            for row in np.flatnonzero(doubted).tolist():
+            for row in np.flatnonzero(suspect).tolist():
                 if places[row] != lost_place:
                     message, is_refused = self._alone_at(queue, entries, begin, first + row)
                 if message is None:
@@ -252,7 +252,7 @@ def _put(part: LogPart, row: int, base: int, message: StoredMessage | None, is_r
     part.sizes[row] = UNMEASURED if message.is_compressed else part.stored_sizes[row] + 1
 
 
-def _part_of(records: LocatedRecords, places: Array) -> LogPart:
+def _part_of(records: ParsedHeaders, places: Array) -> LogPart:
     """Those records, all of which are shown."""
     good, (starts, stored_sizes) = records.headers["ok"], records.bodies
     sys_flags = records.headers["sys_flag"].astype(np.int64)

@@ -24,10 +24,10 @@ import numpy as np
 from engine.deadline import check_deadline
 from engine.errors import RetiredFileError, UnreadableRangeError
 from engine.files.disk import make_directory
-from engine.record.located import LocatedRecords, strays
+from engine.record.parsed_headers import ParsedHeaders, misplaced
 
 if TYPE_CHECKING:
-    from engine.log.consume_queue import ConsumeQueue
+    from engine.derived.consume_queue import ConsumeQueue
 
 Array = np.ndarray[Any, Any]
 
@@ -227,13 +227,13 @@ class TopicQueue:
         """The queue of a row."""
         return self._sources[int(row["queue_id"])].queue
 
-    def strays(self, records: LocatedRecords, rows: Array) -> Array:
+    def misplaced(self, records: ParsedHeaders, rows: Array) -> Array:
         """Which `ok` records (bool (n,)) name another topic, queue or queue offset than their rows."""
         agree = (records.headers["queue_offset"] == rows["queue_offset"]) & (records.queue_ids == rows["queue_id"])
         headers, places = records.headers.copy(), records.places.copy()
         headers["queue_offset"] = np.where(agree, np.arange(len(rows)), -1)
         places["queue_id"] = 0
-        return strays(LocatedRecords(records.log, records.positions, headers, places), self.topic, 0, 0)
+        return misplaced(ParsedHeaders(records.log, records.positions, headers, places), self.topic, 0, 0)
 
 
 class _Rows:

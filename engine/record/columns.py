@@ -16,7 +16,7 @@ from engine.record.byte_columns import ByteColumn, SliceColumn
 from engine.record.compression import COMPRESSED_FLAG, try_decompress
 from engine.record.kernel.columns import find_values, gather
 from engine.record.kernel.scan import whole_bodies
-from engine.record.located import HEADER, LocatedRecords
+from engine.record.parsed_headers import HEADER, ParsedHeaders
 from engine.record.properties import KEYS, TAGS
 from engine.record.record import SECTOR_BYTES, has_lost_sector
 
@@ -53,13 +53,13 @@ class Columns:
         )
 
 
-def damaged_rows(records: LocatedRecords) -> Array:
+def damaged_rows(records: ParsedHeaders) -> Array:
     """Which `ok` records have a body that its CRC denies: bool (n,)."""
     whole = whole_bodies(records.log, *records.bodies, records.places["body_crc"])
     return np.asarray(~whole & records.headers["ok"])
 
 
-def lost_sector_rows(records: LocatedRecords) -> list[int]:
+def lost_sector_rows(records: ParsedHeaders) -> list[int]:
     """The `ok` records with a lost sector: see `has_lost_sector`."""
     view, lost = records.log.data, []
     for row in _rows_with_zero_at_sector_start(records):
@@ -71,7 +71,7 @@ def lost_sector_rows(records: LocatedRecords) -> list[int]:
     return lost
 
 
-def _rows_with_zero_at_sector_start(records: LocatedRecords) -> list[int]:
+def _rows_with_zero_at_sector_start(records: ParsedHeaders) -> list[int]:
     """The few records after whose body a sector begins with a zero, ascending: only they can have a lost one."""
     headers = records.headers
     ends = records.positions + headers["store_size"]
@@ -87,13 +87,13 @@ def _rows_with_zero_at_sector_start(records: LocatedRecords) -> list[int]:
     return sorted(suspects)
 
 
-def find_properties(records: LocatedRecords, names: Sequence[bytes]) -> list[tuple[Array, Array]]:
+def find_properties(records: ParsedHeaders, names: Sequence[bytes]) -> list[tuple[Array, Array]]:
     """For each name, (starts, sizes) int64 (n,) of its value in `records.log`: size 0 when absent or empty. The last of
     equals wins."""
     return [(starts, sizes) for starts, sizes in find_values(records.log, *records.properties, names)]
 
 
-def property_texts(records: LocatedRecords, names: Sequence[bytes]) -> list[list[str]]:
+def property_texts(records: ParsedHeaders, names: Sequence[bytes]) -> list[list[str]]:
     """For each name, its value in each record, "" when absent or empty. The last of equals wins."""
     return [_texts(records.log, starts, sizes) for starts, sizes in find_properties(records, names)]
 
@@ -104,14 +104,14 @@ def _texts(data: Array, starts: Array, sizes: Array) -> list[str]:
     return str(joined.data, "utf-8", "replace").split("\x02")[1:]
 
 
-def topics_of(records: LocatedRecords) -> tuple[list[str], Array]:
+def topics_of(records: ParsedHeaders) -> tuple[list[str], Array]:
     """The distinct topics of `records` and, for each record, which of them is its: int64 (n,)."""
     numbered = SliceColumn(records.log, *records.topics).numbered()
     names = [numbered.texts[number].decode(errors="replace") for number in range(len(numbered.texts))]
     return names, numbered.codes.astype(np.int64)
 
 
-def read_bodies(records: LocatedRecords, body_limit_bytes: int) -> tuple[Array, SliceColumn]:
+def read_bodies(records: ParsedHeaders, body_limit_bytes: int) -> tuple[Array, SliceColumn]:
     """Which records are good (bool (n,): `ok`, whole by their CRC, not impossible to decompress), and the bodies of
     those, decompressed; the others' are empty. What is not compressed is not copied, if nothing is."""
     starts, sizes = records.bodies
@@ -134,7 +134,7 @@ def _of_good(good: Array, sizes: Array) -> Array:
     return sizes if good.all() else np.where(good, sizes, 0)
 
 
-def columns_of(records: LocatedRecords, good: Array, bodies: SliceColumn) -> Columns:
+def columns_of(records: ParsedHeaders, good: Array, bodies: SliceColumn) -> Columns:
     """The messages of `records` that are `good`, with the bodies that `read_bodies` found. Takes the headers over."""
     headers = records.headers
     headers["ok"], headers["body_size"] = good, bodies.sizes

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from engine.record.header import INNER_BATCH
+
+if TYPE_CHECKING:
+    from engine.record.kernel.decode import StoredMessage
 
 MULTI_DISPATCH = "INNER_MULTI_DISPATCH"
 MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"
@@ -72,6 +77,20 @@ def inner_count(properties: Mapping[str, str], queue_offset: int) -> int:
     if not _OFFSET.fullmatch(count) or not _OFFSET.fullmatch(base) or int(base) != queue_offset:
         return 0
     return min(int(count), MOST_INNER + 1)
+
+
+def matches_slot(message: StoredMessage, place: Place) -> bool:
+    """Whether the record says that it stands there: in its own queue, as a batch with that number, too, or as in one of
+    its further places."""
+    if (message.topic, message.queue_id) == place[:2]:
+        number = place.queue_offset - message.queue_offset
+        if number == 0:
+            return True
+        if message.sys_flag & INNER_BATCH and 0 < number < inner_count(message.properties, message.queue_offset):
+            return True
+    return bool(message.find_property(MULTI_DISPATCH.encode())) and (
+        place in places(message.properties, message.queue_id)
+    )
 
 
 def can_have_queues(topic: str) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
 from engine.record.kernel import columns as kernel
-from engine.record.located import LocatedRecords
+from engine.record.parsed_headers import ParsedHeaders
 
 Array = np.ndarray[Any, Any]
 
@@ -36,7 +36,7 @@ class Properties:
     """False when a row may have become longer, for not all is UTF-8 in the log."""
 
     @classmethod
-    def of(cls, records: LocatedRecords) -> Properties:
+    def of(cls, records: ParsedHeaders) -> Properties:
         """The properties of `records`, copied out of the log."""
         stored, stored_data = kernel.gather(records.log, *records.properties, lead=_VALUE_END)
         offsets, data = _valid_text(stored, stored_data)

@@ -6,7 +6,7 @@ Big-endian, no padding. The size in the fixed fields counts every byte of the re
 has an i16 topic_size. A full file of the log ends in a blank: size = the bytes left, magic = BLANK_MAGIC.
 
 The body's CRC-32 is the only checksum. Damage of the rest shows in physical_offset, which must be where the record is,
-and in sizes that must add up; docs/format.md, 12 lists what nothing shows. `engine.record.located` checks the
+and in sizes that must add up; docs/format.md, 12 lists what nothing shows. `engine.record.parsed_headers` checks the
 same of many records at once.
 """
 

@@ -21,9 +21,9 @@ from engine.record.inner_batch import wrapped_keys
 from engine.record.kernel import scan as kernel
 from engine.record.kernel.columns import words
 from engine.record.kernel.decode import StoredMessage
-from engine.record.located import LocatedRecords, locate
 from engine.record.log_framing import PLAIN, EntryNumber, Framing
 from engine.record.multi_dispatch import MULTI_DISPATCH, Place
+from engine.record.parsed_headers import ParsedHeaders, parse_headers
 from engine.record.properties import KEYS, TAGS, UNIQUE_KEY
 from engine.record.record import decode_record, record_problem
 
@@ -68,7 +68,7 @@ class ScannedRecords:
     have any. `places` are the further places of rows by multi-dispatch; a scan believes in none, see `QueueSequence`.
     """
 
-    records: LocatedRecords
+    records: ParsedHeaders
     topics: list[str]
     topic_rows: Array
     end: int
@@ -140,7 +140,7 @@ def scan_records(
         if following < len(frames):
             chain_end, frames, broken = int(frames[following]), frames[:following], True
         positions = framing.records(log, frames)
-        records = locate(log[:end], positions, positions + base_physical_offset, framing.is_ledger)
+        records = parse_headers(log[:end], positions, positions + base_physical_offset, framing.is_ledger)
         ok = records.headers["ok"]
         if verify:
             ok = ok & ~damaged_rows(records)

@@ -15,17 +15,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from engine.errors import FlushFailedError, NoDescriptorError, ReadOnlyStoreError, StoreError, StoreFullError
-from engine.files.disk import Disk, remove_file
-from engine.files.file_scan import written_ns
-from engine.files.ignored import IgnoredErrors
-from engine.files.layout import StoreLayout
-from engine.log.checkpoint import CheckpointFile
-from engine.log.commit_log import CommitLog
-from engine.log.consume_queues import ConsumeQueues
-from engine.log.dispatch import BufferedDispatcher, WriteDispatcher
-from engine.log.index import Index
-from engine.recovery.marks import (
+from engine.derived.checkpoint import CheckpointFile
+from engine.derived.consume_queues import ConsumeQueues
+from engine.derived.dispatch import BufferedDispatcher, WriteDispatcher
+from engine.derived.index import Index
+from engine.derived.marks import (
     CleanMark,
     QueueExtents,
     RecoveryPoint,
@@ -35,11 +29,17 @@ from engine.recovery.marks import (
     write_clean_mark,
     write_recovery_point,
 )
+from engine.errors import FlushFailedError, NoDescriptorError, ReadOnlyStoreError, StoreError, StoreFullError
+from engine.files.disk import Disk, remove_file
+from engine.files.file_scan import written_ns
+from engine.files.ignored import IgnoredErrors
+from engine.files.layout import StoreLayout
+from engine.log.commit_log import CommitLog
 from engine.settings.config import FlushPolicy
 from engine.write.flush import Committer, DerivedFlusher, LogFlusher
 
 if TYPE_CHECKING:
-    from engine.recovery.unread import Range
+    from engine.log.unread import Range
 
 
 class Durability:

@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from engine.derived.checkpoint import CheckpointFile
 from engine.errors import FlushFailedError, NoDescriptorError, StoreClosedError, StoreError
 from engine.files.periodic import PeriodicThread
-from engine.log.checkpoint import CheckpointFile
 from engine.log.commit_log import CommitLog
 from engine.settings.config import FlushPolicy
 
 if TYPE_CHECKING:
-    from engine.recovery.marks import RecoveryPoint
+    from engine.derived.marks import RecoveryPoint
 
 Done = Callable[[StoreError | None], None]
 

@@ -15,14 +15,14 @@ from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 
+from engine.derived.consume_queues import ConsumeQueues
+from engine.derived.deleted_topics import DeletedTopics
+from engine.derived.index import Index
 from engine.errors import ReadError, StoreError
 from engine.events import Expired
 from engine.files.disk import lacks_descriptor
 from engine.files.periodic import PeriodicThread
 from engine.log.commit_log import CommitLog
-from engine.log.consume_queues import ConsumeQueues
-from engine.log.deleted_topics import DeletedTopics
-from engine.log.index import Index
 from engine.results import Deletion
 from engine.settings.config import Clock, Retention
 from engine.write.retention_plan import (

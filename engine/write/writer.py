@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from msgspec.structs import replace
 
+from engine.derived.consume_queue import ConsumeQueue
+from engine.derived.consume_queues import ConsumeQueues
+from engine.derived.dispatch import PlacedRun, WriteDispatcher
 from engine.errors import (
     FlushFailedError,
     IllegalMessageError,
@@ -26,10 +29,7 @@ from engine.errors import (
 )
 from engine.files.disk import disk_space
 from engine.log.commit_log import CommitLog
-from engine.log.consume_queue import ConsumeQueue
-from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import SCHEDULE_TOPIC, require_delay_level, scheduled, tags_code
-from engine.log.dispatch import PlacedRun, WriteDispatcher
 from engine.record.batch import ENCODED_AT_ONCE, Lines, Share, encode_lines, line_bodies, shares_of
 from engine.record.header import is_queued
 from engine.record.kernel.append import PutEnd
@@ -42,7 +42,7 @@ from engine.settings.config import StoreConfig
 from engine.settings.delay_levels import DelayLevels
 
 if TYPE_CHECKING:
-    from engine.log.topic_view import TopicView
+    from engine.derived.topic_view import TopicView
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from engine import CheckProgress, Problem, StoreConfig, check_served, check_store, repair_store
+from engine import CheckProgress, Problem, StoreConfig, check_online, check_store, repair_store
 from mountctl.access import Access
 from mountctl.errors import FINDINGS, CommandError
 from mountctl.options import StoreSettings, parse_size, takes_settings
@@ -74,7 +74,7 @@ def _check_served(served: Access, rate: int, as_json: bool) -> int:
     os.nice(NICENESS)
     raise_open_files()
     with progress() as show:
-        found = check_served(path, served.flush, paced(_reporting(show), rate), served.store_config())
+        found = check_online(path, served.flush, paced(_reporting(show), rate), served.store_config())
     if not as_json:
         click.echo(f"{path}: checked {human_size(found.end - found.begin)} while mounted")
     return _print(found.problems, as_json)

@@ -23,11 +23,11 @@ import zstandard
 
 from engine import Message, MessageStore, WriteError
 from engine.log.delay import SCHEDULE_TOPIC
+from engine.log.tombstone import TOMBSTONE_TOPIC
 from engine.record.header import BLANK_BYTES, BLANK_MAGIC, HEADERS, MESSAGE_MAGIC
 from engine.record.kernel.encode import encode_properties
 from engine.record.multi_dispatch import MULTI_DISPATCH, MULTI_QUEUE_OFFSET
 from engine.record.record import SECTOR_BYTES
-from engine.recovery.tombstone import TOMBSTONE_TOPIC
 from tests.durability.bodies import body_of
 
 FORGER = 666

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.derived.consume_queue import ConsumeQueue
+from engine.derived.index_file import IndexFile, index_file_bytes
 from engine.errors import ReadError, StoreError
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access, MappedFile
-from engine.log.consume_queue import ConsumeQueue
-from engine.log.index_file import IndexFile, index_file_bytes
 from engine.record.kernel.chain import Candidates
-from engine.record.located import locate
+from engine.record.parsed_headers import parse_headers
 from engine.record.properties import decode_properties, find_property, split_keys
 from engine.record.record import decode_record
 from engine.record.scan import scan_records
@@ -32,7 +32,7 @@ def record(data: bytes) -> None:
     place = int.from_bytes(data[28:36], "big", signed=True) if len(data) >= 36 else 0
     if place < 0:
         return
-    located = locate(np.frombuffer(data, np.uint8), np.zeros(1, np.int64), np.array([place]))
+    located = parse_headers(np.frombuffer(data, np.uint8), np.zeros(1, np.int64), np.array([place]))
     try:
         message = decode_record(memoryview(data), place)
     except ReadError:

@@ -29,10 +29,10 @@ from engine import (
     nonblocking,
     repair_store,
 )
+from engine.derived.remade import Made
 from engine.errors import REFUSED_PAGE
-from engine.log.remade import Made
-from engine.recovery.quarantine import quarantine
-from engine.recovery.remake import LogEntries
+from engine.open.quarantine import quarantine
+from engine.open.remake import LogEntries
 from tests.durability.faultfs import FaultyDisk, Rule, faulty_disk
 from tests.engine.storetools import SMALL
 from tests.mount.harness import mounted, refused_with
@@ -182,7 +182,7 @@ def test_a_nonblocking_thread_waits_for_no_other_that_reads_entries_from_the_log
 
 
 def test_a_nonblocking_thread_reads_not_much_of_the_log(disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.recovery.remake.LONG_BYTES", 0)
+    monkeypatch.setattr("engine.open.remake.LONG_BYTES", 0)
     with opened(disk, OpenMode.READ_ONLY) as store:
         disk.inject(Rule("read", QUEUE))
         with pytest.raises(WouldBlock), nonblocking():
@@ -209,7 +209,7 @@ def test_a_follower_knows_of_the_newest_messages_that_are_refused(disk: FaultyDi
 
 
 def test_a_follower_goes_on_behind_a_page_that_is_refused(disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.follow.follower.STUCK_SECONDS", 0.0)
+    monkeypatch.setattr("engine.open.follower.STUCK_SECONDS", 0.0)
     with opened(disk, OpenMode.FOLLOW) as store:
         end = store.physical_end
         lost = in_page(store, end - 10)
@@ -585,7 +585,7 @@ def test_a_file_that_is_refused_again_and_again_ends_the_opening(
         disk.inject(Rule("read", QUEUE, end=1))  # the new file, too
         return where
 
-    monkeypatch.setattr("engine.recovery.quarantine.quarantine", moved)
+    monkeypatch.setattr("engine.open.quarantine.quarantine", moved)
     with pytest.raises(RefusedReadError, match="consumequeue"), killed(disk, OpenMode.WRITE):
         pass
     disk.heal()

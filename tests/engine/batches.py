@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from engine.derived.index_file import INDEX_ENTRY
 from engine.log.entries import ENTRY
-from engine.log.index_file import INDEX_ENTRY
 from engine.record import batch as batch_module
 from engine.record.batch import Lines, Share
 from engine.record.hashes import index_hash, tags_hash

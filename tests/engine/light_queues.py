@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from engine import Message, MessageStore, PutResult
-from engine.log.consume_queues import ConsumeQueues
-from engine.log.dispatch import WriteDispatcher
+from engine.derived.consume_queues import ConsumeQueues
+from engine.derived.dispatch import WriteDispatcher
 from engine.record.header import is_queued
 from engine.record.kernel.encode import EncodedBatch
 from engine.record.multi_dispatch import (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from engine.derived.consume_queue import ConsumeQueue
+from engine.derived.consume_queues import ConsumeQueues
+from engine.derived.dispatch import WriteDispatcher
+from engine.derived.index import Index
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
 from engine.log.commit_log import CommitLog
-from engine.log.consume_queue import ConsumeQueue
-from engine.log.consume_queues import ConsumeQueues
 from engine.log.delay import scheduled, tags_code
-from engine.log.dispatch import WriteDispatcher
-from engine.log.index import Index
 from engine.record.message import Host, Message
 from engine.record.multi_dispatch import places
 from engine.record.record import RecordEncoder

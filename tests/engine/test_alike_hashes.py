@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine import Message, MessageStore, Retention, StoreConfig
-from engine.log.index import Index
+from engine.derived.index import Index
 from engine.read import reader
 from engine.read.reader import Reader
 from engine.record.kernel.decode import SINGLE_CANDIDATES

@@ -32,8 +32,8 @@ from engine import (
     repair_store,
 )
 from engine.files.paths import read_file
-from tests.engine.fsck.test_served import HOSTILE, spoil
 from tests.engine.light_queues import naming, put_as_broker
+from tests.engine.open.test_online import HOSTILE, spoil
 from tests.engine.storetools import SMALL, HastyDisk, killed, require_clean
 from tests.golden import golden
 

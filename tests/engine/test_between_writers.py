@@ -11,7 +11,7 @@ import pytest
 
 from engine import Message, MessageStore, OpenMode, StoreLockedError
 from engine.files.lock import StoreLock
-from engine.recovery.recover import recover
+from engine.open.recover import recover
 from tests.engine.storetools import SMALL, bodies, opened
 
 
@@ -33,15 +33,15 @@ def test_a_writer_that_died_just_before_the_lock_was_taken_loses_nothing(
         shutil.copytree(died, path)
         return StoreLock(lock)
 
-    monkeypatch.setattr("engine.recovery.open.StoreLock", late)
+    monkeypatch.setattr("engine.open.open.StoreLock", late)
     with MessageStore.open(path, SMALL) as store:
         assert bodies(store, "T", 0) == [b"old", b"of the other"]
         assert store.put(Message("T", b"new"), 0).queue_offset == 2
 
 
-@pytest.mark.parametrize("trace", ["abort", "lock"])
+@pytest.mark.parametrize("last_shutdown", ["abort", "lock"])
 def test_a_read_only_opening_is_refused_when_a_writer_came_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trace: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last_shutdown: str
 ) -> None:
     path = tmp_path / "store"
     with opened(path) as store:
@@ -49,12 +49,12 @@ def test_a_read_only_opening_is_refused_when_a_writer_came_meanwhile(
 
     def while_recovering(*args: Any, **more: Any) -> Any:
         recovered = recover(*args, **more)
-        (path / trace).write_bytes(b"lock")
+        (path / last_shutdown).write_bytes(b"lock")
         return recovered
 
     read_only = replace(SMALL, mode=OpenMode.READ_ONLY)
     with monkeypatch.context() as patch:
-        patch.setattr("engine.recovery.open.recover", while_recovering)
+        patch.setattr("engine.open.open.recover", while_recovering)
         with pytest.raises(StoreLockedError):
             MessageStore.open(path, read_only)
     with MessageStore.open(path, read_only) as store:

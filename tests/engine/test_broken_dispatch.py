@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from engine import FlushFailedError, Message, MessageStore, ReadOnlyStoreError, StoreConfig
+from engine.derived.consume_queue import ConsumeQueue
+from engine.derived.index import Index
 from engine.files.periodic import PeriodicThread
-from engine.log.consume_queue import ConsumeQueue
-from engine.log.index import Index
 from tests.engine.storetools import QUIET, SMALL, bodies, opened
 
 POOL = replace(SMALL, transient_pool_buffers=2, flush=replace(QUIET, commit_interval_ms=3_600_000))
@@ -150,7 +150,7 @@ def test_a_store_whose_thread_ended_takes_no_more_messages_and_says_why(
     config = replace(SMALL, flush=flush, transient_pool_buffers=2)
     path = tmp_path / "store"
     targets = {
-        "fsstore-flush-derived": "engine.log.index.Index.settle",
+        "fsstore-flush-derived": "engine.derived.index.Index.settle",
         "fsstore-commit": "engine.files.file_queue.FileQueue.commit",
         "fsstore-retention": "engine.write.retention.Cleaner.clean",
     }

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from engine import Message, MessageStore, OpenMode, check_store
+from engine.derived.index import Index
 from engine.files.mapped_file import Access
-from engine.log.index import Index
 from engine.record.hashes import index_hash
 from tests.engine.storetools import SMALL, SMALL_SIZES, opened, require_clean
 

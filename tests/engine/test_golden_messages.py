@@ -25,7 +25,7 @@ CASES = [(name, mode) for name in NAMES for mode in MODES]
 def opened(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Golden, MessageStore]]:
-    """A golden store, opened once for all claims about it; checked when it is closed."""
+    """A golden store, opened once for all evidence about it; checked when it is closed."""
     name, mode = request.param
     given = golden(name, tmp_path_factory.mktemp(name))
     before = snapshot(given.path)

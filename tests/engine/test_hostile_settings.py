@@ -26,9 +26,9 @@ from engine import (
     check_store,
     repair_store,
 )
+from engine.derived.marks import read_recovery_point
 from engine.files.disk import Disk
 from engine.files.layout import StoreLayout
-from engine.recovery.marks import read_recovery_point
 from engine.settings.config_file import parse_config, read_config
 from engine.settings.consumer_offsets import ConsumerOffsets
 from engine.settings.topics_file import MOST_QUEUES, TopicTable

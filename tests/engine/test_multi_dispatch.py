@@ -153,8 +153,8 @@ def forged(path: Path, places: Sequence[tuple[str, str]], messages: int = 40) ->
         for number in range(messages):
             if number == messages // 2:
                 for names, offsets in places:
-                    claim = {MULTI_DISPATCH: names, "INNER_MULTI_QUEUE_OFFSE_": offsets}
-                    store.put(Message("T", b"forged", properties=claim), 0)
+                    queue_evidence = {MULTI_DISPATCH: names, "INNER_MULTI_QUEUE_OFFSE_": offsets}
+                    store.put(Message("T", b"forged", properties=queue_evidence), 0)
             store.put(Message("victim", b"%d" % number), 0)
         store.flush()
     for file in (path / "commitlog").iterdir():

@@ -24,7 +24,7 @@ from engine import (
     StoreError,
     TopicNotFoundError,
 )
-from engine.log.consume_queues import ConsumeQueues
+from engine.derived.consume_queues import ConsumeQueues
 from engine.record.header import INNER_BATCH, NEEDS_UNWRAPPING
 from tests.engine.storetools import SMALL, opened
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from engine import Message, MessageStore, NoDescriptorError, OpenMode
-from engine.log.consume_queues import ConsumeQueues
-from engine.log.index import Index
+from engine.derived.consume_queues import ConsumeQueues
+from engine.derived.index import Index
 from engine.record.kernel.files import FileMap
 from tests.engine.storetools import SMALL, bodies, nothing_left_open, opened
 

@@ -38,7 +38,7 @@ from engine import (
     nonblocking,
     repair_store,
 )
-from engine.log.index import Index
+from engine.derived.index import Index
 from tests.engine.storetools import SMALL, SMALL_SIZES, bodies, contents, lose_derived, nothing_left_open, opened
 
 # opening

@@ -29,9 +29,9 @@ from engine import (
     StoreListener,
     UnsupportedStoreError,
 )
-from engine.follow.follower import Follower
-from engine.log.consume_queue import ConsumeQueue
-from engine.log.consume_queues import ConsumeQueues
+from engine.derived.consume_queue import ConsumeQueue
+from engine.derived.consume_queues import ConsumeQueues
+from engine.open.follower import Follower
 from engine.record.scan import ScannedRecords, scan_records
 from tests.engine.storetools import SMALL, HastyDisk, bodies, nothing_left_open
 
@@ -273,7 +273,7 @@ def test_what_was_found_before_a_look_failed_is_shown_and_told(tmp_path: Path, m
                 raise NoDescriptorError(path)
 
             with monkeypatch.context() as patch:
-                patch.setattr("engine.follow.follower.scan_records", failing)
+                patch.setattr("engine.open.follower.scan_records", failing)
                 with pytest.raises(NoDescriptorError):
                     follower.refresh()
             refreshed(follower)
@@ -385,7 +385,7 @@ def test_a_follower_stays_when_the_writer_is_restarted_and_cuts_its_tail(tmp_pat
 
 
 def test_one_refresh_ends_soon_however_much_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.follow.follower.REFRESH_BYTES", 4096)
+    monkeypatch.setattr("engine.open.follower.REFRESH_BYTES", 4096)
     path = tmp_path / "store"
     with MessageStore.open(path, SMALL, create=True) as writer, MessageStore.open(path, FOLLOW) as follower:
         writer.put_lines("T", b"line\n" * 2000, 0)
@@ -598,7 +598,7 @@ def test_keys_are_found_that_lie_before_the_index_files_or_between_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: slice
 ) -> None:
     """What a broker deleted of its index when it was killed, and did not read again."""
-    monkeypatch.setattr("engine.follow.follower.BEHIND_SECONDS", 0.0)
+    monkeypatch.setattr("engine.open.follower.BEHIND_SECONDS", 0.0)
     path = tmp_path / "store"
     with MessageStore.open(path, SMALL, create=True) as writer:
         for _ in range(10):
@@ -666,7 +666,7 @@ def test_queues_are_derived_where_a_store_has_none_and_given_up_when_it_has(
     with MessageStore.open(bare, FOLLOW) as follower:
         refreshed(follower)
         assert follower.queues_derived is None, "its writer may be about to make them"
-        monkeypatch.setattr("engine.follow.follower.QUEUES_SECONDS", 0.0)
+        monkeypatch.setattr("engine.open.follower.QUEUES_SECONDS", 0.0)
         refreshed(follower)
         assert follower.queues_derived == "no consume queue as a file"
         assert bodies(follower, "T", 0) == expected
@@ -674,7 +674,7 @@ def test_queues_are_derived_where_a_store_has_none_and_given_up_when_it_has(
         (bare / "config/note").touch()  # a change that says nothing of queues
         refreshed(follower)
         assert follower.queues_derived == "no consume queue as a file"
-        monkeypatch.setattr("engine.follow.follower.QUEUES_SECONDS", 60.0)
+        monkeypatch.setattr("engine.open.follower.QUEUES_SECONDS", 60.0)
         shutil.copytree(path / "consumequeue", bare / "consumequeue")
         refreshed(follower)
         assert follower.queues_derived is None
@@ -684,7 +684,7 @@ def test_queues_are_derived_where_a_store_has_none_and_given_up_when_it_has(
 def test_a_follower_says_that_an_index_is_not_proved_and_tries_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.follow.follower.PROOF_SECONDS", 0.0)
+    monkeypatch.setattr("engine.open.follower.PROOF_SECONDS", 0.0)
     path = keyed_store(tmp_path / "store")
     [index] = (path / "index").iterdir()
     whole = index.read_bytes()

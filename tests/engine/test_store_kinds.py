@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from engine import Message, MessageStore, OpenMode, Retention, StoreConfig, UnsupportedStoreError, check_store
+from engine.derived.dispatch import Dispatcher
 from engine.errors import DamagedRecordError, ReadError, StoreFullError
-from engine.log.dispatch import Dispatcher
 from engine.log.entries import ENTRY, LAST_EXTENSION_CODE
 from engine.record.hashes import java_hash
 from engine.record.kernel.encode import encode_properties
@@ -213,7 +213,7 @@ def test_messages_topics_keys_and_new_files_show(writer: MessageStore, followed:
 def test_keys_are_found_where_the_broker_keeps_them_in_rocksdb_alone(
     writer: MessageStore, followed: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.follow.follower.INDEX_SECONDS", 0.0)
+    monkeypatch.setattr("engine.open.follower.INDEX_SECONDS", 0.0)
     shutil.rmtree(followed / "consumequeue_rocksdb")
     (followed / "consumequeue").symlink_to(writer.path / "consumequeue")
     places = [writer.put(Message("T", b"%d" % number, [f"K{number}"]), 0).physical_offset for number in range(200)]
@@ -249,7 +249,7 @@ def test_keys_are_found_where_the_broker_keeps_them_in_rocksdb_alone(
 def test_keys_are_found_where_the_broker_left_the_index_files_that_it_had(
     writer: MessageStore, followed: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch, has_keys: bool
 ) -> None:
-    monkeypatch.setattr("engine.follow.follower.BEHIND_SECONDS", 0.0)
+    monkeypatch.setattr("engine.open.follower.BEHIND_SECONDS", 0.0)
     shutil.rmtree(followed / "consumequeue_rocksdb")
     (followed / "consumequeue").symlink_to(writer.path / "consumequeue")
     for number in range(100):
@@ -325,7 +325,7 @@ def test_retention_that_overtakes_a_follower_is_passed(
 def test_a_record_that_is_written_just_now_is_waited_for(
     writer: MessageStore, followed: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.follow.derived_index.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("engine.open.scratch_index.LOOK_SECONDS", 0.0)
     writer.put(Message("T", b"whole"), 0)
     torn = writer.put(Message("T", b"torn" * 10), 0)
     writer.put(Message("T", b"next"), 0)
@@ -345,8 +345,8 @@ def test_a_record_that_is_written_just_now_is_waited_for(
 def test_damage_is_passed_and_reads_as_an_error(
     writer: MessageStore, followed: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.follow.derived_index.SETTLED_SECONDS", 0.0)
-    monkeypatch.setattr("engine.follow.derived_index.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("engine.open.scratch_index.SETTLED_SECONDS", 0.0)
+    monkeypatch.setattr("engine.open.scratch_index.LOOK_SECONDS", 0.0)
     places = [writer.put(Message("T", b"%d" % number * 30), 0) for number in range(200)]
     with writer.path.joinpath("commitlog", "0" * 20).open("r+b") as file:
         file.seek(places[20].physical_offset + 95)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from engine import Message, MessageStore, OpenMode, StoreConfig, UnsupportedStoreError, with_broker_conf
-from engine.follow.follower import INDEX_SECONDS
+from engine.open.follower import INDEX_SECONDS
 from mountctl.options import parse_properties
 from tests.golden55 import expected, seen
 from tests.interop.brokers import (

@@ -1,7 +1,7 @@
 from collections.abc import Iterator
 
+from engine.derived.index_file import IndexFile
 from engine.files.mapped_file import MappedFile
-from engine.log.index_file import IndexFile
 from engine.record.kernel.keys import KeyMemtable
 from engine.record.kernel.pages import Pages
 

@@ -4,8 +4,8 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from _typeshed import ReadableBuffer
 
+from engine.derived.consume_queue import ConsumeQueue
 from engine.files.file_queue import FileQueue
-from engine.log.consume_queue import ConsumeQueue
 from engine.record.header import Host, RecordHeader
 
 SINGLE_CANDIDATES: int

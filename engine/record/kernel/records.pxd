@@ -9,7 +9,7 @@ from engine.record.kernel.layout cimport (
 )
 
 
-cdef struct Header:  # as `located.HEADER`
+cdef struct Header:  # as `parsed_headers.HEADER`
     int64_t queue_offset
     int64_t physical_offset
     int32_t store_size
@@ -18,7 +18,7 @@ cdef struct Header:  # as `located.HEADER`
     int32_t sys_flag
     unsigned char ok
 
-cdef struct Place:  # as `located.PLACE`
+cdef struct Place:  # as `parsed_headers.PLACE`
     int64_t body_start
     int64_t body_size
     int64_t topic_start

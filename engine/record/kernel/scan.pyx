@@ -86,7 +86,7 @@ cdef inline bint is_readable(bytes_at log, int64_t at, bint whole, const Header 
     return not is_refused(log + at, header.store_size)
 
 
-def locate(
+def parse_headers(
     const unsigned char[::1] log not None, const int64_t[::1] positions not None, const int64_t[::1] physical_offsets,
     bint is_ledger, bint whole, Header[::1] headers not None, Place[::1] places not None,
 ):
@@ -110,7 +110,7 @@ def locate(
 
 def read_sizes(const unsigned char[::1] log not None, const int64_t[::1] positions not None):
     """Store sizes and body sizes (int64 (n,)) of records at `positions` of `log`: both 0 where no record is, -1 for a
-    body that is compressed. By their fixed fields alone: all that `locate` finds, and maybe more, but nothing of what
+    body that is compressed. By their fixed fields alone: all that `parse_headers` finds, and maybe more, but nothing of what
     may be a batch kept as one record."""
     cdef int64_t row, count = positions.shape[0]
     cdef Header header
@@ -185,7 +185,7 @@ def whole_bodies(const unsigned char[::1] log not None, starts, sizes, crcs):
     return found
 
 
-def strays(
+def misplaced(
     const unsigned char[::1] log not None, const Header[::1] headers not None, const Place[::1] places not None,
     bytes topic, int64_t queue_id, int64_t first,
 ):

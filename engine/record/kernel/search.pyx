@@ -27,7 +27,7 @@ cdef extern from *:
         int64_t size, rare, rarer;           /* positions in it of the two that are looked for */
     } wanted;
 
-    static inline int stands_at(const unsigned char *at, const wanted *text) {
+    static inline int matches_slot(const unsigned char *at, const wanted *text) {
         for (int64_t i = 0; i < text->size; i++)
             if ((at[i] | text->folds[i]) != text->bytes[i]) return 0;
         return 1;
@@ -50,10 +50,10 @@ cdef extern from *:
             const halves any = (halves) found;
             if (any[0] | any[1])
                 for (int64_t here = place; here < place + 64 && here < places; here++)
-                    if (stands_at(at + here, text)) return here;
+                    if (matches_slot(at + here, text)) return here;
         }
         for (; place < places; place++)
-            if (stands_at(at + place, text)) return place;
+            if (matches_slot(at + place, text)) return place;
         return places;
     }
     """

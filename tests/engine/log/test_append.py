@@ -9,10 +9,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from engine.derived.consume_queue import ConsumeQueue
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
 from engine.log.commit_log import CommitLog
-from engine.log.consume_queue import ConsumeQueue
 from engine.log.entries import ENTRY
 from engine.record.kernel.append import append_one
 from engine.record.kernel.encode import EncodedBatch

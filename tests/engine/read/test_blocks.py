@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from engine.derived.consume_queue import ConsumeQueue
+from engine.derived.consume_queues import ConsumeQueues
+from engine.derived.queue_records import QueueRecords
 from engine.errors import DamagedRecordError, ExpiredMessageError
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
 from engine.log.commit_log import CommitLog
-from engine.log.consume_queue import ConsumeQueue
-from engine.log.consume_queues import ConsumeQueues
-from engine.log.queue_records import QueueRecords
 from engine.read import blocks as blocks_module
 from engine.read.blocks import Block, BlockReader
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from engine import FileSizes, Message, MessageStore, OpenMode, StoreConfig
-from engine.log.queue_records import QueueRecords
+from engine.derived.queue_records import QueueRecords
 from engine.read.offset_index import BLOCK_MESSAGES
 from engine.read.stream_rows import LogPart, RowSource, sizes_of
 from engine.record.compression import BodySizes

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.derived.consume_queue import ConsumeQueue
+from engine.derived.queue_records import QueueRecords
 from engine.errors import DamagedRecordError, ExpiredMessageError, RetiredFileError, StoreError
 from engine.files.mapped_file import Access
-from engine.log.consume_queue import ConsumeQueue
-from engine.log.queue_records import QueueRecords
 from engine.read.offset_index import BLOCK_MESSAGES, OffsetIndexes, decode_rows
 from engine.read.stream import QueueStream
 from engine.read.stream_rows import RowSource

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from engine import Message, MessageStore, OpenMode, Retention
 from engine.deadline import WouldBlock, nonblocking
+from engine.derived.consume_queue import ConsumeQueue
 from engine.errors import ExpiredMessageError, TopicNotFoundError
-from engine.log.consume_queue import ConsumeQueue
 from engine.log.entries import Entries
 from engine.read import topic_queue
 from engine.read.offset_index import BLOCK_MESSAGES

@@ -21,8 +21,8 @@ from engine.record.columns import (
 from engine.record.hashes import index_hash, java_hashes, tags_hash
 from engine.record.header import BLANK_MAGIC, INNER_BATCH, NEEDS_UNWRAPPING
 from engine.record.kernel.scan import read_sizes
-from engine.record.located import locate, strays
 from engine.record.message import Message
+from engine.record.parsed_headers import misplaced, parse_headers
 from engine.record.properties import KEYS, TAGS, find_property, split_keys
 from engine.record.record import decode_record, record_problem
 from engine.record.scan import ScannedRecords
@@ -34,7 +34,7 @@ few_topics = st.sampled_from(["orders", "T", "%RETRY%group", "t" * 127])
 
 
 def located(log: bytearray, positions: list[int], base: int = BASE) -> tuple[Array, Array, Array]:
-    """The arguments of `locate`."""
+    """The arguments of `parse_headers`."""
     found = np.array(positions, np.int64)
     return as_array(log), found, found + base
 
@@ -48,7 +48,7 @@ def sizes_at(log: bytes | bytearray, *positions: int) -> tuple[list[int], list[i
 
 def columns_at(log: Array, positions: Array, physical_offsets: Array, *, limit_bytes: int = LIMIT) -> Columns:
     """The messages there, as columns."""
-    records = locate(log, positions, physical_offsets)
+    records = parse_headers(log, positions, physical_offsets)
     return columns_of(records, *read_bodies(records, limit_bytes))
 
 
@@ -61,7 +61,7 @@ def texts_at(log: bytearray, starts: Array, sizes: Array) -> list[str]:
 def test_columns_are_the_messages(stored: list[Message], chance: st.DataObject) -> None:
     log, positions = log_of(stored)
     chance.shuffle(positions)  # type: ignore[attr-defined]
-    records = locate(*located(log, positions))
+    records = parse_headers(*located(log, positions))
     read = [decode_record(memoryview(log)[position:], BASE + position) for position in positions]
     headers = records.headers
     assert headers["ok"].all()
@@ -94,7 +94,7 @@ def test_columns_are_the_messages(stored: list[Message], chance: st.DataObject) 
 
 def test_the_unique_key_of_a_row_comes_before_its_keys() -> None:
     log, positions = log_of([Message("T", b"", ["k1", "k2"], properties={"UNIQ_KEY": "u"}), Message("T", b"", ["k3"])])
-    records = locate(*located(log, positions))
+    records = parse_headers(*located(log, positions))
     rows, hashes = ScannedRecords(records, ["T"], np.zeros(2, np.int64), len(log)).index_keys
     assert rows.tolist() == [0, 0, 0, 1]
     assert hashes.tolist() == [index_hash("T", key) for key in ("u", "k1", "k2", "k3")]
@@ -115,7 +115,7 @@ def test_the_unique_key_of_a_row_comes_before_its_keys() -> None:
 def test_values_are_found_as_in_a_single_message(raw: bytes, value: bytes) -> None:
     log = bytearray(EXAMPLE[:112]) + len(raw).to_bytes(2, "big") + raw
     log[:4] = len(log).to_bytes(4, "big")
-    records = locate(*located(log, [0], base=1048576))
+    records = parse_headers(*located(log, [0], base=1048576))
     assert records.headers["ok"].all()
     ((starts, sizes),) = find_properties(records, [b"KEYS"])
     assert bytes(log[starts[0] : starts[0] + sizes[0]]) == value
@@ -133,7 +133,7 @@ def test_each_row_has_its_own_values(stored: list[bytes]) -> None:
         log += EXAMPLE[:112] + len(raw).to_bytes(2, "big") + raw
         log[positions[-1] : positions[-1] + 4] = (114 + len(raw)).to_bytes(4, "big")
         log[positions[-1] + 28 : positions[-1] + 36] = (BASE + positions[-1]).to_bytes(8, "big")
-    records = locate(*located(log, positions))
+    records = parse_headers(*located(log, positions))
     assert records.headers["ok"].all()
     for name, found in zip([KEYS, TAGS, b"x"], find_properties(records, [KEYS, TAGS, b"x"]), strict=True):
         assert texts_at(log, *found) == [(find_property(raw, name) or b"").decode() for raw in stored]
@@ -143,7 +143,7 @@ def test_version_2_records_are_located_among_others() -> None:
     log = bytearray(version_2(EXAMPLE, b"t" * 200))
     second = bytearray(EXAMPLE)
     second[28:36] = (1048576 + len(log)).to_bytes(8, "big")
-    records = locate(*located(log + second, [0, len(log)], base=1048576))
+    records = parse_headers(*located(log + second, [0, len(log)], base=1048576))
     assert records.headers["ok"].tolist() == [True, True]
     assert topics_of(records)[0] == ["t" * 200, "TopicTest"]
     assert sizes_at(log + second, 0, len(log)) == ([len(log), len(second)], [14, 14])
@@ -151,7 +151,7 @@ def test_version_2_records_are_located_among_others() -> None:
 
 def test_the_size_of_a_topic_of_version_2_has_two_bytes() -> None:
     log = bytearray(version_2(EXAMPLE, b"t" * 300))
-    records = locate(*located(log, [0], base=1048576))
+    records = parse_headers(*located(log, [0], base=1048576))
     assert records.headers["ok"].tolist() == [True]
     assert topics_of(records)[0] == ["t" * 300]
 
@@ -162,7 +162,7 @@ def test_a_row_is_good_exactly_if_the_record_is_whole(damage: list[tuple[int, in
     for position, value in damage:
         log[position] = value
     positions = [0, shift, 1 << 40, -(1 << 40), 100]
-    records = locate(as_array(log), np.array(positions), np.full(5, 1048576))
+    records = parse_headers(as_array(log), np.array(positions), np.full(5, 1048576))
     good, bodies = read_bodies(records, LIMIT)
     says_compressed = log[39] & 1  # which this body is not
     is_good = record_problem(memoryview(log), 1048576) is None and not says_compressed
@@ -179,7 +179,7 @@ def test_sizes_after_the_body_are_checked_in_records_of_one_topic_as_in_one_reco
         log = bytearray(EXAMPLE)
         log[position] = value
         is_whole = record_problem(memoryview(log), 1048576) is None
-        records = locate(as_array(log), np.zeros(3, np.int64), np.full(3, 1048576))
+        records = parse_headers(as_array(log), np.zeros(3, np.int64), np.full(3, 1048576))
         assert records.headers["ok"].tolist() == [is_whole] * 3, value
 
 
@@ -187,7 +187,7 @@ def test_the_size_of_a_topic_is_signed() -> None:
     log = bytearray(EXAMPLE[:102]) + bytes((200,)) + b"t" * 200 + EXAMPLE[112:]
     log[:4] = len(log).to_bytes(4, "big")
     assert record_problem(memoryview(log), 1048576) is not None
-    assert locate(as_array(log), np.zeros(1, np.int64), np.array([1048576])).headers["ok"].tolist() == [False]
+    assert parse_headers(as_array(log), np.zeros(1, np.int64), np.array([1048576])).headers["ok"].tolist() == [False]
 
 
 def test_without_properties_a_record_may_say_so_by_a_negative_size() -> None:
@@ -195,7 +195,7 @@ def test_without_properties_a_record_may_say_so_by_a_negative_size() -> None:
     for position in positions:
         log[position + 91 : position + 93] = b"\xff\xff"
     assert decode_record(memoryview(log), BASE).properties == {}
-    records = locate(*located(log, positions))
+    records = parse_headers(*located(log, positions))
     assert records.headers["ok"].tolist() == [True, True]
     assert records.places["properties_size"].tolist() == [0, 0]
 
@@ -206,8 +206,8 @@ def test_the_one_record_of_another_topic_is_found(other: str, row: int) -> None:
     wanted = ["TopicTest"] * 3
     wanted[row] = other
     log, positions = log_of([Message(topic, b"x") for topic in wanted])
-    records = locate(*located(log, positions))
-    assert strays(records, "TopicTest", 3, 0).tolist() == [topic == other for topic in wanted]
+    records = parse_headers(*located(log, positions))
+    assert misplaced(records, "TopicTest", 3, 0).tolist() == [topic == other for topic in wanted]
     topics, topic_rows = topics_of(records)
     assert [topics[number] for number in topic_rows] == wanted
 
@@ -215,7 +215,7 @@ def test_the_one_record_of_another_topic_is_found(other: str, row: int) -> None:
 @pytest.mark.parametrize("size", range(170))
 def test_a_record_that_the_end_cuts_off_is_not_ok(size: int) -> None:
     log = as_array(EXAMPLE)[:size]
-    assert locate(log, np.zeros(1, np.int64), np.array([1048576])).headers["ok"].tolist() == [False]
+    assert parse_headers(log, np.zeros(1, np.int64), np.array([1048576])).headers["ok"].tolist() == [False]
     assert sizes_at(EXAMPLE[:size], 0) == ([0], [0])
 
 
@@ -232,16 +232,16 @@ def test_a_record_that_the_end_cuts_off_is_not_ok(size: int) -> None:
     ],
 )
 def test_a_record_of_another_queue_or_offset_is_a_stray(topic: str, queue_id: int, first: int, found: bool) -> None:
-    records = locate(as_array(EXAMPLE), np.zeros(1, np.int64), np.array([1048576]))
-    assert strays(records, topic, queue_id, first).tolist() == [found]
-    damaged = locate(as_array(EXAMPLE), np.zeros(1, np.int64), np.array([7]))
-    assert strays(damaged, topic, queue_id, first).tolist() == [False]
+    records = parse_headers(as_array(EXAMPLE), np.zeros(1, np.int64), np.array([1048576]))
+    assert misplaced(records, topic, queue_id, first).tolist() == [found]
+    damaged = parse_headers(as_array(EXAMPLE), np.zeros(1, np.int64), np.array([7]))
+    assert misplaced(damaged, topic, queue_id, first).tolist() == [False]
 
 
 def test_a_body_that_its_crc_denies_is_not_good() -> None:
     log, positions = log_of([Message("T", b"one"), Message("T", b"two")])
     log[positions[1] + 88] ^= 1
-    records = locate(*located(log, positions))
+    records = parse_headers(*located(log, positions))
     assert records.headers["ok"].tolist() == [True, True]
     assert read_bodies(records, LIMIT)[0].tolist() == [True, False]
 
@@ -251,7 +251,7 @@ def test_of_many_bodies_of_one_size_those_that_are_damaged_are_not_good(damaged:
     log, positions = log_of([Message("T", b"%03d" % number, [f"k{number}"]) for number in range(300)])
     for row in damaged:
         log[positions[row] + 89] ^= 1
-    records = locate(*located(log, positions))
+    records = parse_headers(*located(log, positions))
     good, bodies = read_bodies(records, LIMIT)
     assert np.flatnonzero(~good).tolist() == np.flatnonzero(damaged_rows(records)).tolist() == damaged
     assert [bodies[row] for row in range(300)] == [b"" if row in damaged else b"%03d" % row for row in range(300)]
@@ -262,7 +262,7 @@ def test_zeros_in_properties_make_no_record_damaged_but_recovery_sees_them(shift
     log, positions = log_of([Message("T", b"b", properties={"n": "v" * 1_400})] * 3, base=BASE + shift)
     start = -(BASE + shift + positions[1] + 100) % 512 + positions[1] + 100
     log[start : start + 512] = bytes(512)
-    records = locate(*located(log, positions, BASE + shift))
+    records = parse_headers(*located(log, positions, BASE + shift))
     good, _ = read_bodies(records, LIMIT)
     assert good.all()
     assert lost_sector_rows(records) == [1]
@@ -272,7 +272,7 @@ def test_compressed_bodies_are_decompressed_within_the_limit() -> None:
     stored = [lz4.frame.compress(b"a" * 100), b"plain", lz4.frame.compress(b"b" * 101), b"not lz4"]
     flags = [0x101, 0, 0x101, 0x101]
     log, positions = log_of([Message("T", body, sys_flag=flag) for body, flag in zip(stored, flags, strict=True)])
-    records = locate(*located(log, positions))
+    records = parse_headers(*located(log, positions))
     assert records.headers["body_size"].tolist() == [-1, 5, -1, -1]
     good, bodies = read_bodies(records, 100)
     assert good.tolist() == [True, True, False, False]
@@ -295,9 +295,10 @@ def test_columns_are_concatenated() -> None:
 
 def test_nothing_is_found_in_nothing() -> None:
     none = np.zeros(0, np.int64)
-    assert len(locate(as_array(b""), none, none)) == 0
-    assert locate(as_array(b""), np.zeros(2, np.int64), np.zeros(2, np.int64)).headers["ok"].tolist() == [False, False]
-    good, bodies = read_bodies(locate(as_array(EXAMPLE), none, none), LIMIT)
+    assert len(parse_headers(as_array(b""), none, none)) == 0
+    two = np.zeros(2, np.int64)
+    assert parse_headers(as_array(b""), two, two).headers["ok"].tolist() == [False, False]
+    good, bodies = read_bodies(parse_headers(as_array(EXAMPLE), none, none), LIMIT)
     assert (len(good), len(bodies)) == (0, 0)
     assert sizes_at(b"") == sizes_at(EXAMPLE) == ([], [])
     assert sizes_at(b"", 0, 7) == ([0, 0], [0, 0])
@@ -353,7 +354,7 @@ def test_a_negative_body_size_is_read_as_none() -> None:
     log, positions = log_of([Message("T", b"", ["k"])])
     log[BODY_SIZE : BODY_SIZE + 4] = i32(-7)
     assert decode_record(memoryview(log), BASE).keys == ["k"]
-    assert locate(*located(log, positions)).headers["ok"].tolist() == [True]
+    assert parse_headers(*located(log, positions)).headers["ok"].tolist() == [True]
     assert sizes_at(log, 0) == ([len(log)], [0])
 
 
@@ -384,7 +385,7 @@ def test_read_sizes_finds_all_that_is_located_but_batches(
         at = positions[row % len(positions)] + position
         if at < len(log):
             log[at] = value
-    headers = locate(*located(log, positions)).headers
+    headers = parse_headers(*located(log, positions)).headers
     store_sizes, body_sizes = read_sizes(as_array(log), np.array(positions))
     may_be_batch = headers["sys_flag"] & INNER_BATCH != 0
     may_be_batch &= headers["sys_flag"] & NEEDS_UNWRAPPING != 0

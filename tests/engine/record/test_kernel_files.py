@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import Message, MessageStore, OpenMode, ReadError, StoredMessage
+from engine.derived.consume_queue import ConsumeQueue
 from engine.errors import TruncatedFileError, UnreadableRangeError
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access, MappedFile
-from engine.log.consume_queue import ConsumeQueue
 from engine.log.entries import ENTRY
 from engine.record.kernel.decode import KeyReader
 from engine.record.kernel.files import FileMap, Mapped

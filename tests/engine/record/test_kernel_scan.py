@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.record.kernel import scan as kernel
-from engine.record.located import HEADER, PLACE, locate, strays
 from engine.record.log_framing import LEDGER, PLAIN
 from engine.record.message import Host, Message
+from engine.record.parsed_headers import HEADER, PLACE, misplaced, parse_headers
 from engine.record.record import encode_blank
 from tests.engine.record.guarded import guarded
 from tests.engine.record.meanwhile import longest_wait
@@ -52,12 +52,12 @@ def test_nothing_is_read_past_the_end(data: st.DataObject) -> None:
     for framing in (PLAIN, LEDGER):
         for physical_offsets in (None, places + BASE):
             for whole in (False, True):
-                records = locate(memory, places, physical_offsets, framing is LEDGER, whole=whole)
+                records = parse_headers(memory, places, physical_offsets, framing is LEDGER, whole=whole)
                 for starts, sizes in (records.bodies, records.topics, records.properties):
                     assert (starts >= 0).all()
                     assert (starts + sizes <= len(log)).all()
                 kernel.whole_bodies(memory, *records.bodies, records.places["body_crc"])
-                strays(records, "orders", 3, 0)
+                misplaced(records, "orders", 3, 0)
                 good = records.take(records.headers["ok"])
                 numbers, hosts = kernel.fixed_fields(memory, good.positions, good.headers, good.places)
                 assert numbers.shape[1] == len(hosts) == len(good)
@@ -89,7 +89,7 @@ def test_texts_are_written_where_they_have_room_and_nowhere_else() -> None:
 
 def test_fields_outside_of_the_log_are_refused() -> None:
     log, positions = log_of(SOME)
-    records = locate(guarded(log), i64(*positions), None)
+    records = parse_headers(guarded(log), i64(*positions), None)
     _, hosts = kernel.fixed_fields(records.log, records.positions, records.headers, records.places)
     assert hosts[:, 0, 4:8].tolist() == [[0, 0, 0, 1], [0] * 4] * 2
     for wrong in EXTREMES[1:]:
@@ -106,7 +106,7 @@ def test_nothing_is_read_before_the_beginning() -> None:
     log, positions = log_of([Message("orders", b"x" * (mmap.PAGESIZE - 97))])
     assert len(log) == mmap.PAGESIZE
     for framing in (PLAIN, LEDGER):
-        found = locate(
+        found = parse_headers(
             guarded(log), i64(*positions, -1, -48, -88), i64(BASE, BASE, BASE, BASE), framing is LEDGER
         ).headers["ok"]
         assert found.tolist() == [framing is PLAIN, False, False, False]
@@ -129,11 +129,11 @@ def test_a_crc_with_its_top_bit_set_is_of_no_body() -> None:
 
 def test_topics_outside_of_the_log_are_strays() -> None:
     log, positions = log_of(SOME[:1])
-    records = locate(guarded(log), i64(*positions), i64(BASE))
-    assert not strays(records, "orders", 3, 0).any()
+    records = parse_headers(guarded(log), i64(*positions), i64(BASE))
+    assert not misplaced(records, "orders", 3, 0).any()
     for start in EXTREMES[1:]:
         records.places["topic_start"] = start
-        assert strays(records, "orders", 3, 0).all()
+        assert misplaced(records, "orders", 3, 0).all()
 
 
 @pytest.mark.parametrize("size", [91, 92, 500, (1 << 31) - 1])
@@ -170,7 +170,7 @@ def test_physical_offsets_may_be_anything() -> None:
     for base in ((1 << 63) - 1, -(1 << 63)):
         kernel.follow_chain(guarded(log), 0, len(log), len(log), base, True)
         assert kernel.placed_headers(guarded(log), 0, len(log), base, np.empty(9, np.int64))[0] == 0
-        assert not locate(guarded(log), i64(*positions), np.full(4, base), is_ledger=True).headers["ok"].any()
+        assert not parse_headers(guarded(log), i64(*positions), np.full(4, base), is_ledger=True).headers["ok"].any()
 
 
 @pytest.mark.parametrize(
@@ -186,9 +186,9 @@ def test_physical_offsets_may_be_anything() -> None:
 def test_arrays_of_another_kind_are_refused(wrong: Array) -> None:
     log = guarded(b"x" * 200)
     with pytest.raises(ValueError, match=WRONG_KIND):
-        kernel.locate(log, wrong, None, False, True, *arrays(2))
+        kernel.parse_headers(log, wrong, None, False, True, *arrays(2))
     with pytest.raises(ValueError, match=WRONG_KIND):
-        kernel.locate(log, i64(0, 0), wrong, False, True, *arrays(2))
+        kernel.parse_headers(log, i64(0, 0), wrong, False, True, *arrays(2))
     with pytest.raises(ValueError, match=WRONG_KIND):
         kernel.placed_headers(log, 0, 200, 0, wrong)
 
@@ -197,15 +197,15 @@ def test_arrays_of_different_lengths_are_refused() -> None:
     log, two, three = guarded(b"x" * 200), i64(0, 0), i64(0, 0, 0)
     for offsets, headers, places in ((three, 2, 2), (two, 1, 2), (two, 2, 1)):
         with pytest.raises(ValueError, match="lengths"):
-            kernel.locate(log, two, offsets, False, True, arrays(headers)[0], arrays(places)[1])
+            kernel.parse_headers(log, two, offsets, False, True, arrays(headers)[0], arrays(places)[1])
     with pytest.raises(ValueError, match="lengths"):
         kernel.whole_bodies(log, two, three, np.zeros(2, np.int32))
     with pytest.raises(ValueError, match="lengths"):
         kernel.whole_bodies(log, two, two, np.zeros(1, np.int32))
     with pytest.raises(ValueError, match="lengths"):
-        kernel.strays(log, arrays(2)[0], arrays(1)[1], b"T", 0, 0)
+        kernel.misplaced(log, arrays(2)[0], arrays(1)[1], b"T", 0, 0)
     with pytest.raises(TypeError):
-        kernel.locate(log, None, None, False, True, *arrays(0))  # type: ignore[arg-type]
+        kernel.parse_headers(log, None, None, False, True, *arrays(0))  # type: ignore[arg-type]
 
 
 def test_other_threads_run_while_bodies_are_checked() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
 from engine.record.columns import find_properties
-from engine.record.located import HEADER, PLACE, LocatedRecords
+from engine.record.parsed_headers import HEADER, PLACE, ParsedHeaders
 from engine.record.properties import decode_properties, find_property
 from engine.record.property_columns import Properties, words
 
@@ -21,13 +21,13 @@ Array = np.ndarray[Any, Any]
 NAMES = [b"KEYS", b"TAGS", b"a", b"ab", "имя".encode()]
 
 
-def records_of(properties: Sequence[bytes]) -> LocatedRecords:
+def records_of(properties: Sequence[bytes]) -> ParsedHeaders:
     """Records of which only the properties are known."""
     sizes = np.array([len(text) for text in properties], np.int64)
     log = np.frombuffer(b"".join(b"\x01\x02" + text for text in properties) + b"\x01", np.uint8)
     places = np.zeros(len(sizes), PLACE)
     places["properties_start"], places["properties_size"] = np.cumsum(sizes + 2) - sizes, sizes
-    return LocatedRecords(log, places["topic_start"], np.zeros(len(sizes), HEADER), places)
+    return ParsedHeaders(log, places["topic_start"], np.zeros(len(sizes), HEADER), places)
 
 
 def one_by_one(items: Sequence[tuple[bytes, bytes]]) -> bytes:

@@ -17,8 +17,8 @@ from engine.errors import BodyTooLargeError, DamagedRecordError, IllegalMessageE
 from engine.record.columns import damaged_rows, lost_sector_rows
 from engine.record.hashes import tags_hash
 from engine.record.header import MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
-from engine.record.located import locate
 from engine.record.message import Host, Message, message_id
+from engine.record.parsed_headers import parse_headers
 from engine.record.record import (
     SECTOR_BYTES,
     RecordEncoder,
@@ -302,7 +302,7 @@ def lost(log: bytes | bytearray, physical_offset: int) -> bool:
     message = decode_record(memoryview(log), physical_offset)
     parts = message._topic_position, message._properties_position
     found = has_lost_sector(memoryview(log), message.store_size, physical_offset, *parts)
-    records = locate(np.frombuffer(log, np.uint8), np.array([0]), np.array([physical_offset]))
+    records = parse_headers(np.frombuffer(log, np.uint8), np.array([0]), np.array([physical_offset]))
     assert lost_sector_rows(records) == [0] * found
     return found
 
@@ -347,7 +347,7 @@ def test_the_crc_of_an_empty_body_is_not_looked_at_and_of_one_byte_is() -> None:
         log[position + 11] ^= 1
         problem = record_problem(memoryview(log)[position:], BASE + position)
         assert (problem is None) is is_whole
-        records = locate(np.frombuffer(log, np.uint8), np.array([position]), np.array([BASE + position]))
+        records = parse_headers(np.frombuffer(log, np.uint8), np.array([position]), np.array([BASE + position]))
         assert damaged_rows(records).tolist() == [not is_whole]
 
 

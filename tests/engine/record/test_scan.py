@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from engine.record.header import BLANK_BYTES, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
 from engine.record.kernel.scan import follow_chain
-from engine.record.located import LocatedRecords
 from engine.record.message import Message
+from engine.record.parsed_headers import ParsedHeaders
 from engine.record.record import encode_blank, record_problem
 from engine.record.scan import (
     ScannedRecords,
@@ -183,7 +183,7 @@ def test_a_body_full_of_headers_is_read_only_a_few_times(monkeypatch: pytest.Mon
 def test_taking_rows_of_records_takes_all_their_parts() -> None:
     log, wanted = log_of(SOME)
     (chunk,) = scan(log, chunk_bytes=40_000)
-    some: LocatedRecords = chunk.records.take(np.array([2, 5]))
+    some: ParsedHeaders = chunk.records.take(np.array([2, 5]))
     assert some.positions.tolist() == [wanted[2], wanted[5]]
     assert some.headers["queue_offset"].tolist() == [2, 5]
     assert len(some.places) == len(some) == 2

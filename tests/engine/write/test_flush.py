@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.derived.checkpoint import CheckpointFile, read_checkpoint
+from engine.derived.marks import RecoveryPoint
 from engine.errors import FlushFailedError, NoDescriptorError, StoreClosedError, StoreError
 from engine.files.disk import Disk
 from engine.files.file_queue import BufferPool, FileQueue
 from engine.files.mapped_file import Access
-from engine.log.checkpoint import CheckpointFile, read_checkpoint
 from engine.log.commit_log import CommitLog
-from engine.recovery.marks import RecoveryPoint
 from engine.settings.config import FlushPolicy
 from engine.write.flush import Committer, DerivedFlusher, LogFlusher
 

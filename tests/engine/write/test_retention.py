@@ -36,11 +36,11 @@ from engine import (
     with_broker_conf,
     with_options,
 )
+from engine.derived.consume_queue import ConsumeQueue
+from engine.derived.consume_queues import ConsumeQueues
+from engine.derived.deleted_topics import DeletedTopics
 from engine.files.disk import Disk
 from engine.files.mapped_file import MappedFile
-from engine.log.consume_queue import ConsumeQueue
-from engine.log.consume_queues import ConsumeQueues
-from engine.log.deleted_topics import DeletedTopics
 from engine.write import retention as retention_module
 from tests.engine.storetools import SMALL, SMALL_SIZES, HastyDisk, contents, nothing_left_open, require_clean
 

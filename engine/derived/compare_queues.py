@@ -1,0 +1,223 @@
+"""Checking consume queues: what a rebuild would write, compared with what is there.
+
+The dispatcher that feeds a store feeds these queues, which store nothing: they compare. An entry whose size is none
+ends its queue before that (`valid_prefix` in `engine.log.entries`). Kinds of findings are in `engine.results`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from engine.derived.consume_queue import ConsumeQueue
+from engine.errors import ReadError
+from engine.files.file_scan import file_name
+from engine.log.entries import ENTRY, LAST_EXTENSION_CODE, Entries, is_pre_blank
+from engine.log.sequence import SPARE, Suspect
+from engine.results import DamagedRange, Problem, ProblemKind
+
+if TYPE_CHECKING:
+    from engine.derived.consume_queues import ConsumeQueues
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What of the log is checked: of each topic physical offsets [begin(topic), end), and what of it is damaged.
+    `is_moved`: see `LogScan`."""
+
+    begin: Callable[[str], int]
+    end: int
+    damaged: list[DamagedRange]
+    is_moved: Callable[[int, int, int], bool]
+
+    def explains(self, topic: str, physical_offsets: Array) -> Array:
+        """Which entries may lead there although no good record does: into damage, or out of the extent."""
+        found = (physical_offsets < self.begin(topic)) | (physical_offsets >= self.end)
+        for damage in self.damaged:
+            found |= (physical_offsets >= damage.start) & (physical_offsets < damage.end)
+        return np.asarray(found)
+
+
+class _Wrong(NamedTuple):
+    """Entries [first, after) that are wrong or missing; the first one's record is at `physical_offset`."""
+
+    first: int
+    after: int
+    physical_offset: int
+    text: str
+
+
+class CheckedQueue:
+    """One queue, told what its entries should be. Thread safety: one caller."""
+
+    def __init__(self, topic: str, queue_id: int, queue: ConsumeQueue | None, *, is_extended: bool) -> None:
+        """`queue` is what is there, None when nothing is. `is_extended`: its tags codes may be addresses."""
+        self.topic = topic
+        self.queue_id = queue_id
+        self.max_offset = 0
+        self._queue = queue
+        self._is_extended = is_extended
+        self._first: int | None = None
+        self._gaps: list[tuple[int, int]] = []
+        self._wrong: list[_Wrong] = []
+
+    def append(self, queue_offset: int, entries: Entries, text_bytes: Array | None = None) -> int:
+        """The entries from `queue_offset` on should be these."""
+        if self._first is None:
+            self._first = self.max_offset = queue_offset
+        if queue_offset > self.max_offset:
+            self._gaps.append((self.max_offset, queue_offset))
+        elif queue_offset < self.max_offset:  # numbered again: what came before is not expected any more
+            self.drop_from(queue_offset)
+        self._compare(queue_offset, entries)
+        self.max_offset = queue_offset + len(entries)
+        return len(entries)
+
+    def drop_from(self, queue_offset: int) -> None:
+        """The entries from there on should not be those that were told."""
+        self._wrong = [run for run in self._wrong if run.after <= queue_offset]
+        self._gaps = [gap for gap in self._gaps if gap[1] <= queue_offset]
+        self._first = queue_offset if self._first is None else min(self._first, queue_offset)
+        self.max_offset = queue_offset
+
+    def append_one(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> int:
+        """The entry at `queue_offset` should be this."""
+        return self.append(queue_offset, np.array([(physical_offset, size, tags_code)], ENTRY))
+
+    def _compare(self, queue_offset: int, entries: Entries) -> None:
+        found = self._entries(queue_offset, len(entries))
+        if len(found) < len(entries):
+            end = queue_offset + len(entries)
+            count = len(entries) - len(found)
+            text = f"{count:,} entries are missing from queue offset {end - count} on"
+            self._wrong.append(_Wrong(end - count, end, int(entries["physical_offset"][len(found)]), text))
+        for name in ENTRY.names or ():
+            differs = found[name] != entries[name][: len(found)]
+            if name == "tags_code" and self._is_extended:
+                differs &= found[name] > LAST_EXTENSION_CODE
+            rows = np.flatnonzero(differs)
+            if len(rows):
+                row = int(rows[0])
+                first = queue_offset + row
+                said, expected = int(found[name][row]), int(entries[name][row])
+                text = f"{len(rows):,} entries from queue offset {first} on have a wrong {name}: {said}, not {expected}"
+                physical_offset = int(entries["physical_offset"][row])
+                self._wrong.append(_Wrong(first, queue_offset + int(rows[-1]) + 1, physical_offset, text))
+                return
+
+    def _entries(self, queue_offset: int, count: int) -> Entries:
+        """Entries that can be read from there on, fewer where one can't."""
+        if self._queue is None or queue_offset < self._begin:
+            return np.empty(0, ENTRY)
+        try:
+            return self._queue.entries(queue_offset, count)
+        except ReadError:
+            return np.empty(0, ENTRY)
+
+    @property
+    def _begin(self) -> int:
+        """First queue offset that the files hold."""
+        first = self._queue.files.first if self._queue else None
+        return first.start // ENTRY.itemsize if first else 0
+
+    def problems(self, extent: Extent, live: bool) -> Iterator[Problem]:
+        """What is wrong, once all records were told. `live`: the store is open, so its files may have grown."""
+        begin = extent.begin(self.topic)
+        for wrong in self._wrong:
+            if wrong.physical_offset >= begin:
+                yield self._problem(wrong.first, wrong.text)
+        if self._queue is None:
+            return
+        first = self.max_offset if self._first is None else self._first
+        after = max(self.max_offset, first)
+        for start, end in [(self._begin, first), *self._gaps, (after, self._queue.max_offset)]:
+            yield from self._idle(start, end, extent)
+        for kind, path, size in [(one.kind, one.path.name, one.found_bytes) for one in self._queue.files.problems]:
+            text = f"a {kind} file of {size:,} bytes"
+            yield Problem(ProblemKind.FOREIGN_FILE, f"{self._folder}/{path}", -1, text)
+        if not live:
+            yield from self._stale()
+
+    def _idle(self, start: int, end: int, extent: Extent) -> Iterator[Problem]:
+        """Entries for which there is no record: they may only be fillers, or lead where nothing can be read."""
+        entries = self._entries(start, max(end - start, 0))
+        places = entries["physical_offset"].astype(np.int64)
+        fillers = self._repeat(start - 1, entries) | self._repeat(end, entries)
+        rows = np.flatnonzero(~is_pre_blank(entries) & ~extent.explains(self.topic, places) & ~fillers).tolist()
+        if len(rows) <= SPARE:
+            rows = [
+                row for row in rows if not extent.is_moved(int(places[row]), int(entries["size"][row]), start + row)
+            ]
+        if rows:
+            text = f"{len(rows):,} entries from queue offset {start + rows[0]} on lead to no record"
+            yield self._problem(start + rows[0], text)
+
+    def _repeat(self, queue_offset: int, entries: Entries) -> Array:
+        """Which entries only repeat that at `queue_offset`: recovery gives such to numbers whose records are lost."""
+        other = self._entries(queue_offset, 1)
+        if not len(other):
+            return np.zeros(len(entries), dtype=bool)
+        same = (entries["physical_offset"] == other["physical_offset"]) & (entries["size"] == other["size"])
+        return np.asarray(same & (entries["tags_code"] == 0))
+
+    def _stale(self) -> Iterator[Problem]:
+        """Bytes after the newest entry: an entry that came back from an earlier life of the queue begins like that."""
+        assert self._queue is not None
+        position = self._queue.max_offset * ENTRY.itemsize
+        file = self._queue.files.last
+        if file is None or not file.start <= position < file.start + file.size:
+            return
+        try:
+            rest = np.frombuffer(file.whole(), np.uint8)[position - file.start :]
+        except ReadError as error:
+            yield Problem(ProblemKind.WRONG_SIZE, f"{self._folder}/{file.path.name}", -1, str(error))
+            return
+        if rest.any():
+            yield self._problem(self._queue.max_offset, "bytes that are no entry follow the newest one")
+
+    @property
+    def _folder(self) -> str:
+        return f"consumequeue/{self.topic}/{self.queue_id}"
+
+    def _problem(self, queue_offset: int, text: str) -> Problem:
+        if self._queue is None:
+            return Problem(ProblemKind.CONSUME_QUEUE, self._folder, -1, f"there is no such queue: {text}")
+        position = queue_offset * ENTRY.itemsize
+        start = position - position % self._queue.files.file_bytes
+        return Problem(ProblemKind.CONSUME_QUEUE, f"{self._folder}/{file_name(start)}", position - start, text)
+
+
+class CheckedQueues:
+    """All queues of a store, and those that it should have."""
+
+    def __init__(self, queues: ConsumeQueues, *, are_extended: bool) -> None:
+        """`are_extended`: tags codes may be addresses in extension files."""
+        self._queues = queues
+        self._are_extended = are_extended
+        self._checked: dict[tuple[str, int], CheckedQueue] = {}
+
+    def get_or_create(self, topic: str, queue_id: int) -> CheckedQueue:
+        """The queue as dispatch asks for it."""
+        known = self._checked.get((topic, queue_id))
+        if known is None:
+            queue = self._queues.get(topic, queue_id)
+            known = CheckedQueue(topic, queue_id, queue, is_extended=self._are_extended)
+            self._checked[topic, queue_id] = known
+        return known
+
+    def take_back(self, suspect: Suspect) -> None:
+        """A record that was told had a wrong queue offset."""
+        self.get_or_create(suspect.topic, suspect.queue_id).drop_from(suspect.expected)
+
+    def problems(self, extent: Extent, live: bool, progress: Callable[[], None]) -> Iterator[Problem]:
+        """What is wrong with any of them."""
+        for queue in self._queues:
+            self.get_or_create(queue.topic, queue.queue_id)
+        for _, checked in sorted(self._checked.items()):
+            yield from checked.problems(extent, live)
+            progress()

@@ -1,0 +1,662 @@
+"""Consume queue: where the messages of one topic queue lie in the commit log (docs/format.md, 6).
+
+    physical_offset i64 | size i32 | tags_code i64    big-endian, 20 bytes; entry i is at byte 20*i
+
+A queue that begins later than at a file's first entry is filled up to there with entries of physical offset 0 and size
+0x7FFFFFFF ("pre-blank"): they are no messages, and count for nothing here. What follows the newest entry is zeros.
+Rebuildable from the commit log, so it carries no checksum. One writer (dispatch), any readers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine.deadline import check_deadline
+from engine.derived.remade import MOST_RUNS, Make, Run
+from engine.errors import QueueGapError, ReadError, RefusedReadError, RetiredFileError, UnreadableRangeError
+from engine.files.mapped_file import PAGE_BYTES, Access
+from engine.files.watch import Watch
+from engine.log.entries import (
+    ENTRY,
+    ENTRY_STRUCT,
+    PRE_BLANK_SIZE,
+    Entries,
+    ends_at,
+    holds_more,
+    is_pre_blank,
+    record_end,
+    scanned_end,
+    searched_end,
+    shown_prefix,
+    starts_from,
+    unbroken_tail,
+)
+from engine.record.header import MAX_OFFSET
+from engine.record.kernel.append import QueueEnd
+from engine.record.kernel.files import refused_parts
+
+if TYPE_CHECKING:
+    from engine.files.file_queue import FileQueue
+    from engine.files.mapped_file import MappedFile
+
+Array = np.ndarray[Any, Any]
+
+SCANNED_FILES = 3
+"""How many of the newest files recovery reads whole; older ones were synced long before."""
+_FOLLOW_ENTRIES = 1024
+_UNEXPIRED = MAX_OFFSET, 1, 0
+"""An entry that is older than no log."""
+_UNREAD = -1, 1, 0
+"""An entry that leads to no record."""
+_REFUSED = -1, 0, 0
+"""Stands for an entry that the disk refuses."""
+ENTRY_BYTES = ENTRY.itemsize
+_APART = -(-PAGE_BYTES // ENTRY_BYTES)
+"""So many entries further none has a byte in the same page."""
+_MANY = 1024
+"""Who reads so many entries goes on: four times as many are read from disk at once."""
+
+
+class ConsumeQueue(QueueEnd):
+    """Entries addressed by queue offset: a count of messages, never of bytes. Call `recover` first.
+
+    Thread safety: one writer at a time (append, recover, truncate, expire, refresh); reads from any thread.
+    """
+
+    def __init__(self, topic: str, queue_id: int, files: FileQueue) -> None:
+        super().__init__(topic, queue_id, files)
+        self.is_stale = False
+        """Whether it is no longer the store's queue of that name: look it up again. Its topic was deleted, or (FOLLOW)
+        its writer recreated or cut it."""
+        self.pending = 0
+        """How many queue offsets were given to records whose entries are still to be appended (transient pool)."""
+        self._file_entries = files.file_bytes // ENTRY.itemsize
+        self._first = 0
+        self._max = 0
+        self.notified_min: int | None = None
+        """The lowest `min_offset` that was given to anyone since this was set; None: nobody asked. What lies between
+        the two was deleted by retention, and nobody was notified."""
+        self._newest = -1
+        self._physical_end = -1
+        self._watch = Watch(files.directory)
+        self._before_failed_refresh: tuple[int, int, int] | None = None  # how it was before a refresh that failed
+        self.make: Make | None = None
+        """Makes entries again that the disk refuses; None: reading them raises the error."""
+        self._making = threading.RLock()
+        self._runs: list[Run] = []  # that were made
+
+    @property
+    def first_offset(self) -> int:
+        """Queue offset of the oldest entry that a file holds, expired or not."""
+        return self._first
+
+    @property
+    def max_offset(self) -> int:
+        """The queue offset that the next entry gets."""
+        return self._max
+
+    def _find_min_offset(self) -> int:
+        """`min_offset`, where it is not known."""
+        found = self._min = self._find_min(self._first)
+        notified = self.notified_min
+        if notified is None or (found[0] < notified and found[1] == self._min_physical):
+            self.notified_min = found[0]
+        return found[0]
+
+    def _find_min(self, low: int) -> tuple[int, int, int]:
+        """As `_min`: retention may go on meanwhile, and entries come."""
+        log_begin, max_offset = self._min_physical, self._max
+        found = self._search(lambda entry: starts_from(entry, log_begin), low, max_offset, if_refused=_UNEXPIRED)
+        return found, log_begin, -1 if found < max_offset else max_offset
+
+    @property
+    def physical_end(self) -> int:
+        """Physical offset just past the newest entry's record; -1 when the queue holds none."""
+        return self._physical_end
+
+    @property
+    def newest_physical_offset(self) -> int:
+        """Physical offset of the newest entry's record; -1 when the queue holds none."""
+        return self._newest
+
+    # finding the end
+
+    def recover(self, scan: bool = True) -> None:
+        """Find where the valid entries end. `scan` reads the newest files whole, and clears what follows their valid
+        entries unless the files are another's; without it (after a clean close) a binary search finds the end."""
+        files = unbroken_tail(self.files.files, self.files.missized)
+        self._first = files[0].start // ENTRY.itemsize if files else 0
+        self._runs.clear()
+        try:
+            end = _written_end(files, scan)
+        except RefusedReadError:
+            if self.make is None:
+                raise
+            end = self._end_past_refused(files)
+        if scan and self.files.access is not Access.READ and holds_more(files, end):
+            self.files.truncate(end)
+        elif files and self.files.access is not Access.READ:
+            self.files.set_end(end)
+        self._moved(end // ENTRY.itemsize)
+        self._min = None
+
+    def resume(self, max_offset: int, physical_end: int) -> None:
+        """After a clean close: the end is where the mark says, of a log that ended at `physical_end`, unless the files
+        say otherwise. A newest entry that leads past that log is damaged: later entries are not compared with it."""
+        files = unbroken_tail(self.files.files, self.files.missized)
+        if not files or not self._may_end_at(files, max_offset):
+            self.recover(scan=False)
+        else:
+            self._first = files[0].start // ENTRY.itemsize
+            if self.files.access is not Access.READ:
+                self.files.set_end(max_offset * ENTRY.itemsize)
+            self._moved(max_offset)
+            self._min = None
+        if self._newest < -1 or self._physical_end > physical_end:
+            self._newest = self._physical_end = -1
+
+    def _may_end_at(self, files: Sequence[MappedFile], max_offset: int) -> bool:
+        """Whether the files do not deny that the queue ends there."""
+        try:
+            return ends_at(files, max_offset * ENTRY.itemsize)
+        except RefusedReadError:
+            if self.make is None:
+                raise
+            return bool(files[0].start < max_offset * ENTRY.itemsize <= files[-1].start + files[-1].size)
+
+    def _end_past_refused(self, files: Sequence[MappedFile]) -> int:
+        """Byte offset where the entries end: after the newest one that can be read, or if the disk refuses what is
+        behind that one, after the newest in the log."""
+        self._max = self._first
+        is_refused = False
+        for file in reversed(files):
+            first = file.start // ENTRY_BYTES
+            entries = np.concatenate([*self._pieces(first, first + self._file_entries)])
+            written, refused = np.flatnonzero(entries["size"] > 0), np.flatnonzero(is_refused_entry(entries))
+            last = int(written[-1]) if len(written) else -1
+            is_refused = is_refused or bool(len(refused) and refused[-1] > last)
+            if last >= 0:
+                self._max = first + last + 1
+                break
+        if is_refused:
+            self._max = max(self._max, self._run_of(self._max).found_end)
+        return self._max * ENTRY_BYTES
+
+    def _moved(self, max_offset: int) -> None:
+        """Publish a new end that did not come from an append."""
+        self._appended_to = None
+        self.forget_texts()
+        self._max = max_offset
+        self._newest = self._physical_end = -1
+        newest = self._raw(max_offset - 1) if max_offset > self._first else None
+        if newest is not None and newest[1] not in (PRE_BLANK_SIZE, 0):  # 0: another file came there meanwhile
+            self._newest, self._physical_end = newest[0], newest[0] + newest[1]
+
+    # writing
+
+    def append(self, queue_offset: int, entries: Entries, text_bytes: Array | None = None) -> int:
+        """Store those of `entries` (queue offsets `queue_offset` on) that are not there yet; return how many.
+        `text_bytes`: as of `note_texts`, where known.
+
+        QueueGapError; StoreFullError (what came before the new file it wanted is stored: see `reserve`).
+        """
+        present = self._present(queue_offset, entries)
+        fresh = entries[present:]
+        if len(fresh):
+            if self.files.last is not None and queue_offset + present > self._max:
+                record = int(fresh["physical_offset"][0]), int(fresh["size"][0])
+                raise QueueGapError(self.topic, self.queue_id, self._max, queue_offset + present, *record)
+            self._begin(queue_offset + present)
+            self._write(fresh)
+        if text_bytes is not None:
+            self.note_texts(queue_offset, entries["physical_offset"].astype(np.int64), text_bytes)
+        return len(fresh)
+
+    def _present(self, queue_offset: int, entries: Entries) -> int:
+        """How many leading `entries` are built already: their records lie before the newest entry's, or are that
+        one."""
+        if self._newest < 0 or not len(entries) or self._newest < entries[0].item()[0]:
+            return 0
+        offsets = entries["physical_offset"].astype(np.int64)
+        present = int(np.searchsorted(offsets, self._newest, side="left"))
+        if present < len(offsets) and offsets[present] == self._newest and queue_offset + present < self._max:
+            present += 1
+        return present
+
+    def _begin(self, queue_offset: int) -> None:
+        """Make sure that the next entry gets `queue_offset`: in a queue without files by pre-blank entries.
+
+        An offset that is taken, by a record further up in the log, was given again after its broker lost this queue's
+        files: the newer record has it.
+        """
+        if self.files.last is not None:
+            if queue_offset >= self._first:
+                if queue_offset < self._max:
+                    self._cut(queue_offset)
+                return
+            self.files.delete_all()
+        blanks = queue_offset % self._file_entries
+        self._first = queue_offset - blanks
+        self.files.roll(self._first * ENTRY.itemsize)
+        if blanks:
+            self.files.append(ENTRY_STRUCT.pack(0, PRE_BLANK_SIZE, 0) * blanks)
+        self._moved(queue_offset)
+        self._min = self.notified_min = None
+
+    def _write(self, entries: Entries) -> None:
+        """Append file by file, publishing each part once its bytes are there."""
+        raw = np.ascontiguousarray(entries).view(np.uint8)
+        done = 0
+        while done < len(entries):
+            part = min(self._file_entries - self._max % self._file_entries, len(entries) - done)
+            self.files.append(raw[done * ENTRY.itemsize : (done + part) * ENTRY.itemsize].data)
+            done += part
+            self._newest, size, _ = entries[done - 1].item()
+            self._physical_end = self._newest + size
+            self._max += part
+        self._appended_to = self.files.last
+
+    def reserve(self, count: int) -> int:
+        """Have the files that the next `count` entries will need, ready to be written; the first one's queue offset,
+        after those that are `pending`. StoreFullError, OSError, RefusedReadError: none was made."""
+        queue_offset = self._max + self.pending
+        used = self._max % self._file_entries
+        count += self.pending
+        newest = self._appended_to or self.files.last
+        if used and newest is not None:
+            newest.ready(count * ENTRY.itemsize)  # while an error can be answered: not when records are in the log
+        if not used or count > self._file_entries - used:
+            self._make_room(count)
+        return queue_offset
+
+    def _make_room(self, count: int) -> None:
+        if self.files.last is None:
+            self._begin(self._max)
+        last = self.files.last
+        missing = count - (last.remaining // ENTRY.itemsize if last is not None else 0)
+        if missing > 0:
+            self.files.reserve(-(-missing // self._file_entries))
+
+    def append_one(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> int:
+        """`append` of one entry."""
+        if self.add_entry(queue_offset, physical_offset, size, tags_code):
+            return 1
+        return self.append(queue_offset, np.array([(physical_offset, size, tags_code)], dtype=ENTRY))
+
+    def truncate(self, physical_end: int) -> int:
+        """Drop entries whose record ends after `physical_end`; return how many.
+
+        The rest of the file is zeroed and synced, later files are deleted; numbering goes on from there. READ: they are
+        only not shown, until `refresh` says that the log reaches further.
+        """
+        if self._physical_end <= physical_end:
+            return 0
+        kept = self._search(lambda entry: record_end(entry) > physical_end, self._first, self._max)
+        while kept > self._first and record_end(self._raw(kept - 1)) > physical_end:
+            kept -= 1  # damaged entries are in no order, and may have led the search astray
+        dropped = self._max - kept
+        if dropped:
+            self._cut(kept)
+        return dropped
+
+    def drop_from(self, queue_offset: int) -> None:
+        """Forget the entries from `queue_offset` on: the log gives their numbers otherwise."""
+        if self._first <= queue_offset < self._max:
+            self._cut(queue_offset)
+
+    def _cut(self, max_offset: int) -> None:
+        self._runs.clear()
+        if self.files.access is not Access.READ:
+            self.files.truncate(max_offset * ENTRY.itemsize)
+        self._moved(max_offset)
+        self._min = None
+
+    # reading
+
+    def read(self, queue_offset: int, count: int) -> Entries:
+        """View of up to `count` entries of one file, from `queue_offset` on; empty at or past max_offset.
+
+        Read-only; it keeps its file mapped. Pre-blank entries are shown as they are: stay at or above min_offset.
+        """
+        count = min(count, self._max - queue_offset, self._file_entries - queue_offset % self._file_entries)
+        return self._stored(queue_offset, count)
+
+    def _stored(self, queue_offset: int, count: int) -> Entries:
+        """Entries of one file, published or not; none where there is no file. Those that the disk refuses as the log
+        has them; RefusedReadError where it has not."""
+        try:
+            return self._on_disk(queue_offset, count)
+        except RefusedReadError:
+            found = self._known(queue_offset, queue_offset + count)
+            if self.make is None or is_refused_entry(found).any():
+                raise
+            return found
+
+    def _on_disk(self, queue_offset: int, count: int) -> Entries:
+        """As `_stored`; RefusedReadError where the disk refuses one."""
+        position = queue_offset * ENTRY.itemsize
+        file = self.files.find(position) if count > 0 else None
+        if file is None:
+            return np.empty(0, ENTRY)
+        if count >= _MANY:
+            file.read_soon(position - file.start, 4 * count * ENTRY.itemsize)
+        return file.array(ENTRY, position - file.start, count)
+
+    def entries(self, queue_offset: int, count: int) -> Entries:
+        """Up to `count` entries from `queue_offset` on, across files: a view when they are in one file, else a copy."""
+        count = min(count, self._max - queue_offset)
+        first = self.read(queue_offset, count)
+        if len(first) >= count or not len(first):
+            return first
+        parts = [first]
+        found = len(first)
+        while found < count:
+            part = self.read(queue_offset + found, count - found)
+            if not len(part):
+                break
+            parts.append(part)
+            found += len(part)
+        return np.concatenate(parts)
+
+    def known_entries(self, queue_offset: int, count: int) -> Entries:
+        """As `entries`, but those that the disk refuses are there, of size 0: each leads a byte behind where its
+        neighbour does, where no record begins, so to the file of the log that its own may be in; to -1 where none can
+        be read."""
+        try:
+            return self.entries(queue_offset, count)
+        except RefusedReadError:
+            return _leading_near(self._known(queue_offset, min(queue_offset + count, self._max)))
+
+    def _known(self, first: int, end: int) -> Entries:
+        """The entries at [first, end), those that the disk refuses as the log has them; _REFUSED stands for others."""
+        found = np.concatenate([np.empty(0, ENTRY), *self._pieces(first, end)])
+        for row in np.flatnonzero(is_refused_entry(found)).tolist() if self.make is not None else ():
+            found[row] = self._from_log(first + row) or _REFUSED
+        return found
+
+    def _pieces(self, first: int, end: int) -> Iterator[Entries]:
+        """The entries at [first, end), of one file after the other; _REFUSED stands for those that the disk refuses."""
+        while first < end:
+            count = min(end - first, self._file_entries - first % self._file_entries)
+            try:
+                piece = self._on_disk(first, count)
+            except RefusedReadError:
+                piece = self._not_refused(first, count)
+            if not len(piece):
+                return
+            yield piece
+            first += len(piece)
+
+    def _not_refused(self, first: int, count: int) -> Entries:
+        """`count` entries of one file, of which the disk refuses some: each page of it is tried once, for that may take
+        a disk long. _REFUSED stands for those of a page, or of the whole file."""
+        file = self.files.find(first * ENTRY_BYTES)
+        if file is None:
+            return np.empty(0, ENTRY)
+        found = np.full(count, np.array(_REFUSED, ENTRY))
+        with suppress(RefusedReadError):
+            view = file.view(first * ENTRY_BYTES - file.start, count * ENTRY_BYTES)
+            found = np.frombuffer(view, ENTRY).copy()
+            for begin, end in refused_parts(view):
+                found[begin // ENTRY_BYTES : -(-end // ENTRY_BYTES)] = _REFUSED
+        return found
+
+    def made_again(self, queue_offset: int, refused: RefusedReadError) -> tuple[int, int, int]:
+        """The entry as the log has it, which the disk refuses; `refused` is raised where it has not."""
+        entry = self._from_log(queue_offset) if self.make is not None else None
+        if entry is None:
+            raise refused
+        return entry
+
+    def _from_log(self, queue_offset: int) -> tuple[int, int, int] | None:
+        """The entry as the log has it, None where it has not. WouldBlock on a nonblocking thread: much of the log
+        is to be read, or another thread reads it."""
+        if not self._making.acquire(blocking=False):
+            check_deadline()
+            self._making.acquire()
+        try:
+            with suppress(ReadError, OSError):
+                return self._run_of(queue_offset).find(queue_offset)
+            return None
+        finally:
+            self._making.release()
+
+    def _run_of(self, queue_offset: int) -> Run:
+        """The entries around that one as the log has them by now. ReadError, OSError, WouldBlock."""
+        assert self.make is not None
+        run = next((run for run in self._runs if run.reaches(queue_offset)), None)
+        is_new = run is None
+        if run is None:
+            before = self._nearest(range(queue_offset - _APART, self._first, -_APART), self._first)
+            behind = self._nearest(range(queue_offset + _APART, self._max, _APART), self._max - 1)
+            first, start = (before[0] + 1, before[1]) if before and before[0] < queue_offset else (self._first, -1)
+            after, end = behind if behind and behind[0] > queue_offset else (None, None)
+            run = Run(first, after, start)
+            run.add(self.make(self.topic, self.queue_id, start, end))
+            self._runs = [*self._runs[1 - MOST_RUNS :], run]
+        if not is_new and run.grows and run.find(queue_offset) is None:
+            run.add(self.make(self.topic, self.queue_id, run.end, None))
+        return run
+
+    def _nearest(self, queue_offsets: Iterable[int], last: int) -> tuple[int, int] | None:
+        """The first of these entries, or the `last` one, that the disk gives: its queue offset and where it leads."""
+        for queue_offset in (*queue_offsets, last):
+            with suppress(ReadError):
+                for place, size, _ in self._on_disk(queue_offset, 1).tolist():
+                    if 0 < size < PRE_BLANK_SIZE:
+                        return queue_offset, place
+        return None
+
+    def physical_offsets(self, start: int, end: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Where the records of [start, end) are, int64 (n,), in order; less what no file of the queue tells."""
+        try:
+            found = self.entries(start, end - start)
+        except ReadError:
+            return np.empty(0, np.int64)
+        return np.asarray(found["physical_offset"][~is_pre_blank(found)], np.int64)
+
+    def offset_of_physical(self, physical_offset: int) -> int:
+        """Queue offset of the first message whose record starts at or after `physical_offset`, else max_offset."""
+        if physical_offset > self._newest:
+            return self._max
+        return self._search(lambda entry: starts_from(entry, physical_offset), self._first, self._max)
+
+    def leads_before(self, physical_offset: int) -> bool:
+        """Whether the oldest entry's record starts before `physical_offset`."""
+        oldest = self.offset_of_physical(0)
+        return oldest < self._max and self._raw(oldest)[0] < physical_offset
+
+    def offset_at(self, timestamp_ms: int, stored_ms: Callable[[int], int]) -> int:
+        """Queue offset of the first message stored at or after `timestamp_ms`; max_offset when there is none.
+
+        `stored_ms` gives the store time of the record at a physical offset, -1 when it can't be read: such a message
+        counts as stored with the next one that can. Store times must not fall along the queue.
+        """
+        low, high = self.min_offset, self._max
+        while low < high:
+            middle = (low + high) // 2
+            probe, stored = middle, -1
+            while probe < high and stored < 0:
+                entry = self._raw_if_there(probe, _UNREAD)
+                stored = stored_ms(entry[0]) if entry is not None else -1
+                probe += 1
+            if stored < 0 or stored >= timestamp_ms:
+                high = middle
+            else:
+                low = probe
+        return low
+
+    def _search(
+        self,
+        wanted: Callable[[tuple[int, int, int]], bool],
+        low: int,
+        high: int,
+        if_refused: tuple[int, int, int] | None = None,
+    ) -> int:
+        """First queue offset in [low, high) whose entry is `wanted`, when all after it are; `high` when none is.
+        Entries that the disk refuses count as `if_refused`; RefusedReadError without it.
+
+        Entries whose file is deleted meanwhile are none: they lie before all that is looked for. The first entry is
+        looked at first: mostly nothing has expired.
+        """
+        if low < high and (oldest := self._raw_if_there(low, if_refused)) is not None and wanted(oldest):
+            return low
+        while low < high:
+            middle = (low + high) // 2
+            entry = self._raw_if_there(middle, if_refused)
+            if entry is not None and wanted(entry):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _raw_if_there(self, queue_offset: int, if_refused: tuple[int, int, int] | None) -> tuple[int, int, int] | None:
+        """The entry, None when retention took its file: ours, or that of another process, which says nothing.
+        RefusedReadError unless there is an entry to count `if_refused`."""
+        try:
+            return self._raw(queue_offset)
+        except RefusedReadError:
+            if if_refused is None:
+                raise
+            return if_refused
+        except (UnreadableRangeError, RetiredFileError) as error:
+            taken_by_another = isinstance(error, RetiredFileError) and self.files.access is Access.READ
+            if not taken_by_another and self.files.find(queue_offset * ENTRY.itemsize) is not None:
+                raise
+            return None
+
+    # what the log's owner and other writers do
+
+    def expire(self, min_physical_offset: int) -> int:
+        """The log now begins at `min_physical_offset`: move min_offset, return it. Files stay."""
+        self._min_physical = max(self._min_physical, min_physical_offset)
+        self._min = self._find_min(max(self._first, self._min[0] if self._min is not None else 0))
+        return self._min[0]
+
+    def begin_at(self, min_physical_offset: int) -> None:
+        """Say where the log begins, before anyone asks for min_offset: that is found when it is asked for."""
+        self._min_physical = min_physical_offset
+        self._min = self.notified_min = None
+
+    def delete_expired(self, now_ms: int) -> int:
+        """Delete the files whose every entry is before min_offset, never the last one; return how many."""
+        keep_from = self.min_offset * ENTRY.itemsize
+        deleted = 0
+        while len(self.files.files) > 1 and self.files.files[0].start + self.files.file_bytes <= keep_from:
+            if self.files.retire_first(now_ms) is None:
+                break
+            deleted += 1
+        self._first = max(self._first, self.files.files[0].start // ENTRY.itemsize) if self.files.files else 0
+        return deleted
+
+    def refresh(self, physical_end: int) -> bool:
+        """FOLLOW: take in what another process did, entries of records that end by `physical_end`; True when it
+        changed. Nothing is taken in once the queue `is_stale`. After an error (ReadError, OSError) the next call
+        starts over, and reports all of it."""
+        before, failed_before = (
+            self._before_failed_refresh or (self._first, self._max, self._newest),
+            self._before_failed_refresh is not None,
+        )
+        self._before_failed_refresh = before
+        is_listed = self._list_files(failed_before)
+        is_overtaken = self._newest >= 0 and self._max * ENTRY.itemsize <= self.files.min_offset  # by retention
+        if not is_overtaken and self._has_other_entries():
+            self.is_stale = True
+            return True
+        if is_overtaken or failed_before or (is_listed and self._newest < 0):
+            self.recover()
+            self.truncate(physical_end)
+        files = unbroken_tail(self.files.files, self.files.missized)
+        self._first = files[0].start // ENTRY.itemsize if files else self._first
+        if self._max < self._first:
+            self._moved(self._first)
+        if self._min is not None and self._min[0] < self._first:
+            self._min = None
+        self.take_in(physical_end)
+        self._before_failed_refresh = None
+        return before != (self._first, self._max, self._newest)
+
+    def _list_files(self, surely: bool) -> bool:
+        """List the files if they may have changed; whether they may."""
+        if not self._watch.changed() and not surely:
+            return False
+        if self.files.refresh():
+            for file in self.files.files:
+                file.set_end(file.size)
+        return True
+
+    def _has_other_entries(self) -> bool:
+        """Whether the entry that was the newest is gone or another."""
+        if self._newest < 0:
+            return False
+        newest = self._raw(self._max - 1) if self.files.find((self._max - 1) * ENTRY.itemsize) else None
+        return newest is None or (newest[0], record_end(newest)) != (self._newest, self._physical_end)
+
+    def _has_next(self) -> bool:
+        """Whether anything is stored where the next entry belongs."""
+        if self.files.find(self._max * ENTRY.itemsize) is None:
+            return False
+        try:
+            return self._raw(self._max)[1] > 0
+        except RefusedReadError:
+            if self.make is None:
+                raise
+            return False  # the log has none yet
+
+    def take_in(self, physical_end: int) -> None:
+        """FOLLOW: publish entries of another process after the newest, of records that end by `physical_end`."""
+        while self._has_next() and self._take_in(physical_end):
+            pass
+
+    def _take_in(self, physical_end: int) -> bool:
+        """Publish the next few entries of another process; whether there may be more."""
+        count = min(self._file_entries - self._max % self._file_entries, _FOLLOW_ENTRIES)
+        found = self._known(self._max, self._max + count)
+        count = shown_prefix(found, self._newest, physical_end)
+        if count:
+            self._moved(self._max + count)
+            if self.notified_min is not None and self.notified_min >= self._max - count:
+                self.notified_min = None  # the queue was empty, and may begin later than it ended
+        return 0 < count == len(found)
+
+    # life
+
+    def close(self) -> None:
+        """Unmap and close all files."""
+        self.files.close()
+
+    def destroy(self, *, durably: bool = True) -> None:
+        """Delete the queue's files and directory: see `FileQueue.delete_all`."""
+        self.files.delete_all(durably=durably)
+
+
+def is_refused_entry(entries: Entries) -> Array:
+    """Which entries stand for one that the disk refuses: bool (n,)."""
+    refused: Array = (entries["size"] == 0) & (entries["physical_offset"] == -1)
+    return refused
+
+
+def _written_end(files: Sequence[MappedFile], scan: bool) -> int:
+    """Byte offset where the entries of `files` end. RefusedReadError."""
+    scanned = files[-SCANNED_FILES:]
+    end = scanned_end(scanned) if scan else searched_end(files)
+    if scan and scanned and end == scanned[0].start:
+        end = scanned_end(files)  # nothing is in the newest: their writer is recreating the queue
+    return end
+
+
+def _leading_near(entries: Entries) -> Entries:
+    """Entries of which each that was refused leads a byte behind where the one before it does, or the first that was
+    read."""
+    is_refused = is_refused_entry(entries)
+    known = np.flatnonzero(~is_refused)
+    if len(known):
+        rows = np.flatnonzero(is_refused)
+        near = known[np.maximum(np.searchsorted(known, rows) - 1, 0)]
+        entries["physical_offset"][rows] = entries["physical_offset"][near] + 1
+    return entries

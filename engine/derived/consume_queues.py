@@ -1,0 +1,437 @@
+"""All consume queues of a store, by topic and queue id (docs/format.md, 6).
+
+    consumequeue/<topic>/<queue id>/<20 digits>
+
+What is below a topic and has no decimal name is no queue. A store may have thousands: names are listed at once, a
+queue's files are looked at when it is first used.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from engine.deadline import uncollected
+from engine.derived.consume_queue import ConsumeQueue
+from engine.derived.remade import Make
+from engine.errors import ReadError, RefusedReadError
+from engine.events import Expired
+from engine.files.disk import Disk
+from engine.files.file_queue import FileQueue
+from engine.files.file_scan import folders_in
+from engine.files.mapped_file import Access
+from engine.files.open_files import OpenFiles
+from engine.files.paths import remove_tree
+from engine.files.watch import Watch
+from engine.log.entries import Entries
+
+Key = tuple[str, int]
+
+
+class ConsumeQueues:
+    """The queues of a store. Thread safety: one writer; look-ups from any thread (a queue is opened under an own
+    lock)."""
+
+    def __init__(
+        self,
+        directory: Path,
+        file_bytes: int,
+        access: Access,
+        disk: Disk | None = None,
+        open_files: OpenFiles | None = None,
+    ) -> None:
+        """`open_files` says how many files stay mapped."""
+        self.directory = directory
+        self.file_bytes = file_bytes
+        self.access = access
+        self.generation = 0
+        """Changes whenever a topic or queue comes or goes."""
+        self._disk = disk or Disk()
+        self._open_files = open_files
+        self._lock = threading.RLock()
+        self._ids: dict[str, set[int]] = {}
+        self._topic_ids: dict[str, set[int]] = {}
+        self._watch = Watch(directory)
+        self._watches: dict[str, Watch] = {}
+        self.by_key: dict[Key, ConsumeQueue] = {}
+        """The queues that were used so far; not to be changed."""
+        self._scan = access is Access.READ
+        self._closed_at: tuple[Mapping[Key, int], int] | None = None
+        self._is_made_here = False
+        self._removed: set[str] = set()  # topics whose files are still there, since nothing may be deleted
+        self._min_physical = 0
+        self._to_expire: list[ConsumeQueue] = []
+        self._expired: list[Expired] = []
+        self._refreshed: list[Key] = []
+        self._gone: list[Key] = []
+        self._visible_end: int | None = None
+        self.unread: dict[Key, RefusedReadError] | None = None
+        """Where the queues are noted that the disk refuses to read, which then are empty: what is in them follows from
+        the log. None: whoever opens one gets the error."""
+        self._make: Make | None = None
+        self.is_behind = False
+        """FOLLOW: whether a queue could not be looked at, and needs another look."""
+
+    # which queues there are
+
+    def load(self) -> None:
+        """List the queues in the directory; looks at no file."""
+        with self._lock:
+            self._ids = self._listed()
+            self.generation += 1
+
+    def _listed(self) -> dict[str, set[int]]:
+        """The queues by topic. Topics, and then queues, are listed only where their directory may have changed, or
+        where that failed before. OSError."""
+        try:
+            self._list_changed()
+        except OSError:
+            for watch in (self._watch, *self._watches.values()):
+                watch.forget()
+            raise
+        return {name: set(ids) for name, ids in self._topic_ids.items() if ids}
+
+    def _list_changed(self) -> None:
+        if self._watch.changed():
+            names = folders_in(self.directory)
+            self._topic_ids = {name: self._topic_ids.get(name, set()) for name in names}
+            self._watches = {name: self._watches.get(name) or Watch(self.directory / name) for name in names}
+        for name, watch in self._watches.items():
+            if watch.changed():
+                self._topic_ids[name] = _queue_ids(self.directory / name)
+
+    def topics(self) -> list[str]:
+        """Topics with at least one queue, sorted."""
+        with self._lock:
+            return sorted(self._ids)
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Queue ids of a topic, ascending; empty for an unknown one."""
+        with self._lock:
+            return sorted(self._ids.get(topic, ()))
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, its end found at first use; None when there is none."""
+        found = self.by_key.get((topic, queue_id))
+        if found is not None or queue_id not in self._ids.get(topic, ()):
+            return found
+        with self._lock:
+            return self.by_key.get((topic, queue_id)) or self._open(topic, queue_id)
+
+    def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue; a new one gets its directory with its first entry."""
+        found = self.by_key.get((topic, queue_id))
+        if found is not None:
+            return found
+        with self._lock:
+            if queue_id not in self._ids.get(topic, ()) and self.access is not Access.READ:
+                self._ids.setdefault(topic, set()).add(queue_id)
+                self.generation += 1
+            return self.by_key.get((topic, queue_id)) or self._open(topic, queue_id)
+
+    def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        queue = self._found((topic, queue_id))
+        if self._visible_end is not None:
+            queue.truncate(self._visible_end)
+            if self.access is Access.READ:
+                queue.take_in(self._visible_end)  # after an entry that leads astray
+        queue.begin_at(self._min_physical)
+        self.by_key[topic, queue_id] = queue
+        return queue
+
+    def _found(self, key: Key) -> ConsumeQueue:
+        topic, queue_id = key
+        directory = Path(f"{self.directory}/{topic}/{queue_id}")  # two joins take four times as long
+        files = FileQueue(
+            directory,
+            self.file_bytes,
+            self.access,
+            disk=self._disk,
+            open_files=self._open_files,
+            is_new=self._is_made_here or topic in self._removed or key in (self.unread or ()),
+            reads_ahead=False,  # a page of zeros of each queue would fill the memory where there are thousands
+        )
+        queue = ConsumeQueue(topic, queue_id, files)
+        queue.make = self._make
+        try:
+            self._find_end(queue)
+        except RefusedReadError as error:
+            files.close()
+            if self.unread is None or key in self.unread:
+                raise
+            self.unread[key] = error
+            return self._found(key)
+        return queue
+
+    def make_refused(self, make: Make) -> None:
+        """From now on entries that the disk refuses are made again in memory."""
+        with self._lock:
+            self._make = make
+            for queue in self.opened():
+                queue.make = make
+
+    def _find_end(self, queue: ConsumeQueue) -> None:
+        next_offsets, physical_end = self._closed_at or ({}, 0)
+        next_offset = next_offsets.get((queue.topic, queue.queue_id))
+        if next_offset is None:
+            queue.recover(self._scan)
+        else:
+            queue.resume(next_offset, physical_end)
+
+    def _open_all(self) -> None:
+        """Open every queue that was not yet."""
+        with self._lock, uncollected():
+            for key in self._keys():
+                if key in self.by_key:
+                    continue
+                try:
+                    queue = self._found(key)
+                except RefusedReadError:
+                    if self.access is not Access.READ:
+                        raise
+                    continue  # whoever reads it is told
+                queue.begin_at(self._min_physical)
+                self.by_key[queue.topic, queue.queue_id] = queue
+
+    def open_long(self) -> None:
+        """Open the queues that have more than one file. OSError."""
+        with self._lock:
+            keys = [key for key in self._keys() if key not in self.by_key]
+        for topic, queue_id in keys:
+            with suppress(FileNotFoundError):  # retention or a deletion took it meanwhile
+                if len(os.listdir(self.directory / topic / str(queue_id))) > 1:
+                    self.get(topic, queue_id)
+
+    def newest_entries(self, count: int) -> Iterator[Entries]:
+        """Up to `count` of the newest entries of each queue, as its files have them now; none of one that the disk
+        refuses. Nothing stays open. ReadError, OSError."""
+
+        def newest(key: Key) -> Entries:
+            queue = self._found(key)
+            try:
+                return queue.entries(max(queue.max_offset - count, queue.first_offset), count).copy()
+            finally:
+                queue.close()
+
+        for key in self._keys():
+            with suppress(RefusedReadError):
+                yield newest(key)
+
+    def _keys(self) -> list[Key]:
+        return [(topic, queue_id) for topic in sorted(self._ids) for queue_id in sorted(self._ids[topic])]
+
+    def opened(self) -> list[ConsumeQueue]:
+        """The queues that were used so far."""
+        return list(self.by_key.values())
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        """Every queue, opened when it was not yet."""
+        with self._lock:
+            keys = self._keys()
+        for topic, queue_id in keys:
+            queue = self.get(topic, queue_id)
+            if queue is not None:
+                yield queue
+
+    def readable(self) -> Iterator[ConsumeQueue]:
+        """Every queue, opened when it was not yet, but for those that the disk refuses."""
+        with self._lock:
+            keys = self._keys()
+        for topic, queue_id in keys:
+            with suppress(RefusedReadError):
+                queue = self.get(topic, queue_id)
+                if queue is not None:
+                    yield queue
+
+    # recovery and retention
+
+    def recover(self, scan: bool) -> int:
+        """Find every queue's end; return the highest physical end (-1: all are empty).
+
+        Without `scan`, after a clean close, that waits until a queue is used, and the answer is -1. WRITE: files
+        without a byte are deleted.
+        """
+        self._scan, self._closed_at = scan or self.access is Access.READ, None
+        if not scan:
+            return -1
+        self._open_all()
+        for queue in self:
+            queue.files.drop_empty()
+        return max((queue.physical_end for queue in self), default=-1)
+
+    def resume(self, next_offsets: Mapping[Key, int], physical_end: int) -> None:
+        """After a clean close with a mark of these next offsets, and of a log that ended there: a queue's end is found
+        when it is used."""
+        self._scan, self._closed_at = False, (next_offsets, physical_end)
+
+    def remove_deleted(self, until: Callable[[str], int], forget: Callable[[str], None]) -> None:
+        """Finish deletions that a crash cut short: topics go whose queues lead to records before `until(topic)`, 0 for
+        one that was never deleted. `forget` is called with each of them before."""
+        for topic in self.topics():
+            if not until(topic):
+                continue
+            queues = [self.get(topic, queue_id) for queue_id in self.queue_ids(topic)]
+            if any(queue is not None and queue.leads_before(until(topic)) for queue in queues):
+                forget(topic)
+                self.remove_topic(topic)
+                self.sync_names()
+
+    def truncate(self, physical_end: int) -> int:
+        """Drop entries of records that end after `physical_end` from all queues; return how many."""
+        return sum(queue.truncate(physical_end) for queue in self)
+
+    def expire(self, min_physical_offset: int) -> list[Expired]:
+        """The log now begins there: what went, of the used queues whose minimum moved. After an error (ReadError,
+        NoDescriptorError) the next call goes on, and returns all of it."""
+        with self._lock:  # a queue that is being opened starts from the new beginning, or is expired below
+            if min_physical_offset != self._min_physical:
+                self._min_physical = min_physical_offset
+                self._to_expire = self.opened()
+        while self._to_expire:
+            self._expire(self._to_expire[-1])
+            self._to_expire.pop()
+        moved, self._expired = self._expired, []
+        return moved
+
+    def _expire(self, queue: ConsumeQueue) -> None:
+        old = queue.notified_min
+        if self.by_key.get((queue.topic, queue.queue_id)) is not queue:
+            return  # its topic was deleted since the call that failed
+        if old is None:
+            queue.begin_at(self._min_physical)
+            return
+        new = queue.expire(self._min_physical)
+        if new > old:
+            gone = queue.physical_offsets(old, new)
+            self._expired.append(Expired(queue.topic, queue.queue_id, old, new, gone))
+        queue.notified_min = new
+
+    def contents(self, topic: str) -> list[Expired]:
+        """All that a topic's queues hold, as what is gone when the topic is deleted."""
+        found = []
+        for queue_id in self.queue_ids(topic):
+            queue = self.get(topic, queue_id)
+            if queue is not None:
+                start, end = min(queue.min_offset, queue.max_offset), queue.max_offset
+                found.append(Expired(topic, queue_id, start, end, queue.physical_offsets(start, end)))
+        return found
+
+    def delete_expired(self, now_ms: int) -> int:
+        """Delete expired files of all queues; return how many. OSError."""
+        return sum(queue.delete_expired(now_ms) for queue in self)
+
+    def sweep(self, now_ms: int, forced_interval_ms: int) -> None:
+        """Unmap deleted files whose readers are done, or had that long."""
+        for queue in self.opened():
+            queue.files.sweep(now_ms, forced_interval_ms)
+
+    def refresh(self, physical_end: int) -> list[Key]:
+        """FOLLOW: find new topics, queues, and entries of used queues; return the used queues that changed. After an
+        error (OSError) the next call tells of those, too. See `is_behind`."""
+        with self._lock:
+            self._visible_end = physical_end
+            ids = self._listed()
+            if ids != self._ids:
+                gone = [(topic, one) for topic, known in self._ids.items() for one in known - ids.get(topic, set())]
+                for key in gone:
+                    self._drop(key)
+                self._ids = ids
+                self.generation += 1
+        self.is_behind = False
+        for queue in self.opened():
+            self._refresh(queue, physical_end)
+        changed, self._refreshed = self._refreshed, []
+        return changed
+
+    def _refresh(self, queue: ConsumeQueue, physical_end: int) -> None:
+        key = (queue.topic, queue.queue_id)
+        try:
+            if queue.refresh(physical_end):
+                self._refreshed.append(key)
+        except ReadError:  # its writer took a file between two looks
+            self.is_behind = True
+        if queue.is_stale:
+            with self._lock:
+                self._drop(key)
+
+    def forget(self, file_bytes: int) -> None:
+        """FOLLOW: close every queue; `load` lists those that are there, with files of `file_bytes` each. `gone`
+        tells of those that were used."""
+        with self._lock:
+            for key in list(self.by_key):
+                self._drop(key)
+            self.file_bytes = file_bytes
+            self._ids, self._topic_ids, self._watches = {}, {}, {}
+            self._watch.forget()
+            self._min_physical = 0
+            self._visible_end = None if self._is_made_here else 0  # who opens one before `refresh` sees nothing
+            self._to_expire, self._expired, self._refreshed = [], [], []
+            self.generation += 1
+
+    def move(self, directory: Path, file_bytes: int, access: Access) -> None:
+        """FOLLOW: as `forget`, and take those below `directory` from now on. READ: another process's; otherwise they
+        are made by us, and none is there yet."""
+        with self._lock:
+            self.directory, self.access, self._watch = directory, access, Watch(directory)
+            self._is_made_here = access is not Access.READ
+            self._scan = not self._is_made_here
+            self.forget(file_bytes)
+
+    def _drop(self, key: Key) -> None:
+        queue = self.by_key.pop(key, None)
+        if queue is not None:
+            queue.is_stale = True
+            queue.close()
+            self._gone.append(key)
+
+    def gone(self) -> list[Key]:
+        """FOLLOW: the used queues that went since the call before; a new one may have come in place of each."""
+        gone, self._gone = self._gone, []
+        return gone
+
+    # durability and life
+
+    def flush(self, least_pages: int = 0) -> None:
+        """Flush every queue with at least `least_pages` waiting (0: any byte). FlushFailedError."""
+        for queue in self.opened():
+            queue.files.flush(least_pages)
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """The next offset of each queue of a topic."""
+        found = {queue_id: self.get(topic, queue_id) for queue_id in self.queue_ids(topic)}
+        return {queue_id: queue.max_offset for queue_id, queue in found.items() if queue is not None}
+
+    def remove_topic(self, topic: str) -> None:
+        """Delete the topic's queues: files and directories, durably after `sync_names`. OSError."""
+        with self._lock:
+            ids = self._ids.pop(topic, set())
+            self.generation += 1
+            for queue_id in ids:
+                queue = self.by_key.pop((topic, queue_id), None)
+                if queue is not None:
+                    queue.is_stale = True
+                    queue.destroy(durably=False)
+        if self.access is not Access.WRITE:
+            self._removed.add(topic)
+        elif (self.directory / topic).is_dir():
+            remove_tree(self.directory / topic)
+
+    def sync_names(self) -> None:
+        """Bring to disk which topics have queues. OSError."""
+        if self.access is Access.WRITE and self.directory.is_dir():
+            self._disk.sync_directory(self.directory)
+
+    def close(self) -> None:
+        """Unmap and close all files."""
+        for queue in self.opened():
+            queue.is_stale = True
+            queue.close()
+        self.by_key.clear()
+
+
+def _queue_ids(directory: Path) -> set[int]:
+    names = folders_in(directory)
+    return {int(name) for name in names if name.isascii() and name.isdecimal() and str(int(name)) == name}

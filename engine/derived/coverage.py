@@ -1,0 +1,266 @@
+"""Tiling: whether consume queues and index, as somebody else left them, lead to every record (docs/format.md, 8).
+
+Entries name a place and a size, so the records that all queues of a store lead to must tile the log, one after the
+other. Only what they leave bare has to be read: blanks, transactions, or records whose entries are lost. So a store of
+a million messages is looked over without reading one, and a queue that is missing, short or full of zeros is noticed
+all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from engine.errors import ReadError, StoreError
+from engine.files.mapped_file import MappedFile
+from engine.log.evidence import entries_between
+from engine.log.sequence import queued_rows
+from engine.record.multi_dispatch import MULTI_DISPATCH, Place, places
+from engine.record.properties import KEYS, UNIQUE_KEY
+from engine.record.record import decode_record
+from engine.record.scan import ScannedRecords, scan_records
+
+if TYPE_CHECKING:
+    from engine.derived.consume_queue import ConsumeQueue
+    from engine.derived.consume_queues import ConsumeQueues
+    from engine.derived.deleted_topics import DeletedTopics
+    from engine.derived.index import Index
+    from engine.log.commit_log import CommitLog
+
+Array = np.ndarray[Any, Any]
+Queues = Mapping[tuple[str, int], "ConsumeQueue"]
+
+MANY_GAPS = 2_000
+"""In one file: then reading the whole file, as a rebuild does, is the faster way."""
+
+SAMPLED_ENTRIES = 16
+"""So many of a queue's entries tell whether multi-dispatch fills it."""
+
+_MULTI_DISPATCH = MULTI_DISPATCH.encode()
+_KEY_NAMES = tuple(name + b"\x01" for name in (KEYS, UNIQUE_KEY))
+_LONGEST_NAME_BYTES = max(map(len, _KEY_NAMES))
+_SEARCHED_BYTES = 1 << 20
+
+
+def queues_complete(log: CommitLog, queues: ConsumeQueues, deleted: DeletedTopics, end: int) -> bool:
+    """Whether every record of the log before `end` that belongs in a queue has its entry."""
+    known = {(queue.topic, queue.queue_id): queue for queue in queues}
+    if not all(newest_in_place(log, queue) for queue in known.values()):
+        return False
+    led_to = entries_by_file(known.values(), [(file.start, file.start + file.size) for file in log.files.files], end)
+    return all(
+        _file_complete(log, file, places, ends, known, deleted, min(end, file.start + file.size))
+        for file, (places, ends) in zip(log.files.files, led_to, strict=False)
+    )
+
+
+def newest_in_place(log: CommitLog, queue: ConsumeQueue) -> bool:
+    """Whether the queue's newest entry leads to the record with that queue offset: numbering never slipped."""
+    entry = queue.entry(queue.max_offset - 1)
+    if entry is None or entry[0] < log.min_offset:
+        return True
+    try:
+        message = decode_record(log.rest(entry[0]), entry[0], verify=False)
+    except ReadError:
+        return True  # damage of the log, which no rebuild mends
+    if (message.topic, message.queue_id) != (queue.topic, queue.queue_id):
+        return message.topic != queue.topic  # another topic's record stands here by multi-dispatch
+    return message.queue_offset == queue.max_offset - 1
+
+
+def shows_multi_dispatch(log: CommitLog, queues: ConsumeQueues, begin: int) -> bool:
+    """Whether multi-dispatch filled any of the queues: entries tell, which no publisher can make. The newest ones are
+    asked, and those for records from `begin` on that several lead to."""
+    return any(_holds_places(log, queue) for queue in queues) or _shares_records(log, queues, begin)
+
+
+def _shares_records(log: CommitLog, queues: ConsumeQueues, begin: int) -> bool:
+    """Whether two queues lead to a record from `begin` on that asks for it."""
+    if sum(queue.max_offset > queue.first_offset for queue in queues) < 2:
+        return False
+    bounds = [(max(file.start, begin), file.start + file.size) for file in log.files.files]
+    bounds = [(start, end) for start, end in bounds if start < end]
+    last = bounds[-1][1] if bounds else 0
+    for starts, _ in entries_by_file(queues, bounds, last):
+        for place in np.unique(starts[1:][starts[1:] == starts[:-1]]).tolist():
+            for claimed in _claimed_places(log, place):
+                queue = queues.get(claimed.topic, claimed.queue_id)
+                entry = queue.entry(claimed.queue_offset) if queue is not None else None
+                if entry is not None and entry[0] == place:
+                    return True
+    return False
+
+
+def _claimed_places(log: CommitLog, physical_offset: int) -> Sequence[Place]:
+    """The places in queues other than its own that the record there names."""
+    try:
+        message = decode_record(log.rest(physical_offset), physical_offset, verify=False)
+    except ReadError:
+        return ()
+    if not message.find_property(_MULTI_DISPATCH):
+        return ()
+    own = (message.topic, message.queue_id)
+    return [one for one in places(message.properties, message.queue_id) if (one.topic, one.queue_id) != own]
+
+
+def _holds_places(log: CommitLog, queue: ConsumeQueue) -> bool:
+    if queue.max_offset == queue.first_offset:
+        return False
+    first = max(queue.max_offset - SAMPLED_ENTRIES, queue.min_offset)
+    for queue_offset in range(queue.max_offset - 1, first - 1, -1):
+        entry = queue.entry(queue_offset)
+        if entry is None or entry[0] < log.min_offset:
+            return False
+        try:
+            if _MULTI_DISPATCH not in bytes(log.view(entry[0], entry[1])):
+                continue
+        except ReadError:
+            continue
+        if Place(queue.topic, queue.queue_id, queue_offset) in _claimed_places(log, entry[0]):
+            return True
+    return False
+
+
+def _file_complete(
+    log: CommitLog,
+    file: MappedFile,
+    places: Array,
+    ends: Array,
+    queues: Queues,
+    deleted: DeletedTopics,
+    end: int,
+) -> bool:
+    places = places - log.framing.header_bytes
+    gaps = bare_ranges(places, ends, file.start, end)
+    if overlap(places, ends, end) or len(gaps) > MANY_GAPS:
+        return False
+    try:
+        view = file.pages()
+    except StoreError:
+        return True  # what is not there can't be dispatched
+    return not any(
+        _queued(found, queues, deleted)
+        for start, stop in gaps
+        for found in scan_records(
+            view,
+            start - file.start,
+            file.start,
+            min(stop - file.start, len(view)),
+            framing=log.framing,
+            verify=False,
+        )
+    )
+
+
+def entries_by_file(
+    queues: Iterable[ConsumeQueue], files: Sequence[tuple[int, int]], end: int
+) -> Iterator[tuple[Array, Array]]:
+    """Places and ends, sorted by place, of all entries for records before `end` in each of `files`, (start, end),
+    ascending. A queue is looked at only for files that its entries lead to."""
+    waiting, reached = [(queue, 0) for queue in queues], -1
+    for start, stop in files:
+        if start >= end:
+            return
+        if start != reached:  # the first file, or one is missing
+            waiting = [(queue, queue.offset_of_physical(start)) for queue, _ in waiting]
+        reached = stop
+        bounds = [(queue, first, queue.offset_of_physical(min(stop, end))) for queue, first in waiting]
+        places, sizes = entries_between([bound for bound in bounds if bound[1] < bound[2]])
+        waiting = [(queue, after) for queue, _, after in bounds if after < queue.max_offset]
+        yield places, places + sizes
+
+
+def overlap(places: Array, ends: Array, end: int) -> bool:
+    """Whether any [places[i], ends[i]) reaches into the next one, or past `end`: no two records do, so an entry is
+    wrong. Entries for one record are alike."""
+    alike = (places[1:] == places[:-1]) & (ends[1:] == ends[:-1])
+    return bool(np.any(~alike & (ends[:-1] > places[1:])) or np.any(ends > end))
+
+
+def bare_ranges(places: Array, ends: Array, start: int, end: int) -> list[tuple[int, int]]:
+    """Stretches of [start, end) that no [places[i], ends[i]) covers; places ascending, int64 (n,)."""
+    reached = np.maximum.accumulate(np.concatenate(([start], ends)))
+    begins = np.concatenate((places, [end]))
+    return [(int(reached[row]), int(begins[row])) for row in np.flatnonzero(begins > reached).tolist()]
+
+
+def _queued(found: ScannedRecords, queues: Queues, deleted: DeletedTopics) -> bool:
+    """Whether any of these records, to which no entry leads, should have one."""
+    found = deleted.without_queues(found)
+    for row in queued_rows(found).tolist():
+        place = (found.topics[int(found.topic_rows[row])], int(found.records.queue_ids[row]))
+        queue = queues.get(place)
+        queue_offset = int(found.records.headers["queue_offset"][row])
+        if queue is None or not _superseded(queue, queue_offset, int(found.records.headers["physical_offset"][row])):
+            return True
+    return False
+
+
+def _superseded(queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
+    """Whether the queue's number went to a newer record: its broker had lost the queue's files, and began again."""
+    entry = queue.entry(queue_offset)
+    if entry is not None:
+        return entry[0] > physical_offset
+    first = queue.entry(queue.min_offset)
+    return first is not None and first[0] > physical_offset and queue_offset >= queue.max_offset
+
+
+def index_start(log: CommitLog, index: Index, end: int) -> int:
+    """From where on the log has to be read so that its index holds every key: log.min_offset for all of it."""
+    files = index.files
+    if not files or index.last_physical_offset < 0:
+        return log.min_offset if index.foreign or _names_keys(log, end) else max(log.min_offset, end)
+    bounds = [log.min_offset]
+    for before, after in pairwise(files):
+        bounds += [before.header.end_physical_offset, after.header.begin_physical_offset]
+    begin = files[0].header.begin_physical_offset
+    gaps = [(log.min_offset, begin), *zip(bounds[1::2], bounds[2::2], strict=True)]
+    if any(_has_keys(log, start, stop) for start, stop in gaps if stop > start):
+        return log.min_offset
+    return max(log.min_offset, min(log.framing.frame_start(index.last_physical_offset), end))
+
+
+def _names_keys(log: CommitLog, end: int) -> bool:
+    """Whether the name of a property that holds keys stands anywhere in the log before `end`.
+
+    Where it does not, no record has a key, whatever else is there: that need not be read as records.
+    """
+    for file in log.files.files:
+        if file.start >= end:
+            break
+        try:
+            view = file.pages()[: end - file.start]
+        except StoreError:
+            continue  # what is not there names nothing
+        for start in range(0, len(view), _SEARCHED_BYTES):
+            part = bytes(view[start : start + _SEARCHED_BYTES + _LONGEST_NAME_BYTES])
+            if any(name in part for name in _KEY_NAMES):
+                return True
+    return False
+
+
+def _has_keys(log: CommitLog, start: int, stop: int) -> bool:
+    """Whether a record strictly between the ones at `start` and `stop` has a key: the index lost it."""
+    for found in scan_range(log, max(start, log.min_offset), stop):
+        rows, _ = found.index_keys
+        places = found.records.headers["physical_offset"][rows]
+        if bool(np.any((places > start) & (places < stop))):
+            return True
+    return False
+
+
+def scan_range(log: CommitLog, start: int, stop: int) -> Iterator[ScannedRecords]:
+    """The records in [start, stop), over several files, unverified; a file ends where its records do. A record begins
+    at `start`, or a file."""
+    for file in log.files.files:
+        if file.start + file.size <= start or file.start >= stop:
+            continue
+        try:
+            view = file.pages()
+        except StoreError:
+            continue
+        position, end = max(log.framing.frame_start(start) - file.start, 0), min(stop - file.start, len(view))
+        yield from scan_records(view, position, file.start, end, framing=log.framing, verify=False)

@@ -1,0 +1,298 @@
+"""Dispatch: from records in the commit log to consume queues and index (docs/format.md, 5).
+
+A writer dispatches each record or run of records as it appends it, recovery whatever a scan of the log finds. Both give
+the same entries, in log order; what is there already is not written again.
+
+    transaction      none, commit: queues and index    prepared: index only    rollback: neither
+    delayed          the tags code is when it is due
+    multi-dispatch   an entry in each further queue, after its own: a broker's, a writer makes none
+
+A writer's dispatch that fails is final: the log has records to which nothing leads, until the next opening reads them
+again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from engine.derived.consume_queue import ConsumeQueue
+from engine.errors import ReadOnlyStoreError
+from engine.log.commit_log import CommitLog
+from engine.log.delay import SCHEDULE_TOPIC, tags_code
+from engine.log.entries import ENTRY, Entries
+from engine.log.sequence import all_or, equal_groups, queue_groups, queued_rows
+from engine.record.batch import Share
+from engine.record.header import is_rolled_back
+from engine.record.inner_batch import may_be_wrapper
+from engine.record.kernel.append import DispatchEnd
+from engine.record.kernel.encode import EncodedBatch
+from engine.record.scan import ScannedRecords
+from engine.results import NewestRecord, PutResult
+from engine.settings.delay_levels import DelayLevels
+
+if TYPE_CHECKING:
+    from engine.derived.consume_queues import ConsumeQueues
+    from engine.derived.index import Index
+
+log = logging.getLogger(__name__)
+
+Array = np.ndarray[Any, Any]
+
+DISPATCH_FAILED = "consume queues and index could not follow the log (the next opening rebuilds them)"
+
+
+class PlacedRun(NamedTuple):
+    """Records of one topic that are in the log from `physical_offset` on: `shares` say which rows are whose queue's,
+    `queues` are these by queue id. Plain records only: not prepared or rolled back (those go one by one)."""
+
+    topic: str
+    queues: Mapping[int, ConsumeQueue]
+    shares: Sequence[Share]
+    batch: EncodedBatch
+    physical_offset: int
+    store_time_ms: int
+
+    @property
+    def physical_end(self) -> int:
+        """Where the last record ends."""
+        return self.physical_offset + self.batch.size
+
+
+class Dispatcher:
+    """Dispatches what a scan of the log finds. Thread safety: one caller at a time."""
+
+    def __init__(self, queues: ConsumeQueues, index: Index, levels: DelayLevels) -> None:
+        self.levels = levels
+        self._queues = queues
+        self._index = index
+
+    def put_scanned(self, scanned: ScannedRecords) -> list[tuple[str, int]]:
+        """Dispatch what a scan of the log found, whose queue offsets were judged (`QueueSequence`); the queues that it
+        belongs to. QueueGapError, StoreFullError: to be called again with the same records when the cause is mended;
+        the index gets its keys when all queues have their entries."""
+        dispatched: list[tuple[str, int]] = []
+        if not len(scanned):
+            return dispatched
+        for rows in self.rows_by_queue(scanned):
+            queue = self._queues.get_or_create(rows.topic, rows.queue_id)
+            for start, end in _consecutive_runs(rows.queue_offsets):
+                text_bytes = rows.text_bytes[start:end]
+                queue.append(int(rows.queue_offsets[start]), rows.entries[start:end], text_bytes)
+            dispatched.append((rows.topic, rows.queue_id))
+        self.index_scanned(scanned)
+        return dispatched
+
+    def rows_by_queue(self, scanned: ScannedRecords) -> Iterator[QueueRows]:
+        """The rows that these records add, a queue at a time."""
+        return _rows_by_queue(scanned, self.levels)
+
+    def index_scanned(self, scanned: ScannedRecords) -> None:
+        """Dispatch what a scan of the log found to the index alone. StoreFullError."""
+        if len(scanned):
+            headers = scanned.records.headers
+            key_rows, key_hashes = scanned.index_keys
+            keeps = ~is_rolled_back(headers["sys_flag"][key_rows])
+            offsets, times = headers["physical_offset"], headers["store_time_ms"]
+            key_rows = key_rows[keeps]
+            more = not len(key_rows) or int(key_rows[-1]) < len(offsets) - 1
+            self._index.put_many(key_hashes[keeps], offsets[key_rows], times[key_rows], more)
+
+
+class WriteDispatcher(DispatchEnd):
+    """Dispatches what a writer appends, at once. Thread safety: call under the log's lock.
+
+    Keys of few records wait in memory, where queries see them: `Index.flush` must come before any recovery point that
+    says how far dispatch is on disk.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        newest: NewestRecord | None,
+        appended: Callable[[str, int], None],
+        broken: Callable[[str], None],
+    ) -> None:
+        """`newest` is the log's newest record. `appended` is called with each queue that has new messages; `broken`
+        with why nothing more may be written."""
+        super().__init__(index, appended, newest, PutResult)
+        self._index = index
+        self._broken = broken
+        self.is_broken = False
+        """Whether dispatch failed: nothing may be said any more of how far it came."""
+
+    @property
+    def newest(self) -> NewestRecord | None:
+        """The newest dispatched record."""
+        newest: NewestRecord | PutResult | None = self._newest
+        return NewestRecord(*newest[3:6]) if isinstance(newest, PutResult) else newest
+
+    def put(self, queue: ConsumeQueue | None, stored: PutResult, record: EncodedBatch) -> None:
+        """Dispatch one record, stored there; `queue` is its own, None when no queue may lead to it (a transaction that
+        is prepared or rolled back). ReadOnlyStoreError: that failed."""
+        topic, queue_id, queue_offset, physical_offset, size, store_time_ms, _ = stored
+        try:
+            if queue is not None:
+                queue.append_one(queue_offset, physical_offset, size, record.tags_code)
+                queue.note_batch(record, slice(1), queue_offset, physical_offset)
+                self.touched.add(queue)
+            self._index.put(record, physical_offset, store_time_ms)
+        except BaseException as error:
+            raise self._stop(error) from error
+        self._newest = stored
+        self._appended(topic, queue_id)
+
+    def put_run(self, run: PlacedRun) -> None:
+        """Dispatch a run, which is not empty. ReadOnlyStoreError: that failed."""
+        try:
+            self._put_run(run)
+        except BaseException as error:
+            raise self._stop(error) from error
+        size = run.batch.last_size
+        self._newest = NewestRecord(run.physical_end - size, size, run.store_time_ms)
+        for share in run.shares:
+            self._appended(run.topic, share.queue_id)
+
+    def _put_run(self, run: PlacedRun) -> None:
+        for queue_id, queue_offset, rows in run.shares:
+            queue = run.queues[queue_id]
+            queue.append(queue_offset, np.frombuffer(run.batch.entries(rows, run.physical_offset), ENTRY))
+            queue.note_batch(run.batch, rows, queue_offset, run.physical_offset)
+            self.touched.add(queue)
+        self._index.put(run.batch, run.physical_offset, run.store_time_ms)
+
+    def _stop(self, error: BaseException) -> BaseException:
+        """Whatever goes wrong in dispatch stops the store; what to raise."""
+        reason = f"{DISPATCH_FAILED}: {error!r}"
+        log.error("%s", reason, exc_info=error)
+        self.is_broken = True
+        self._broken(reason)
+        return ReadOnlyStoreError(reason) if isinstance(error, Exception) else error.with_traceback(None)
+
+
+class Held(NamedTuple):
+    """Dispatch that waits until the log is readable up to `physical_end`; `counts` are the queue offsets it took."""
+
+    physical_end: int
+    counts: Counter[ConsumeQueue]
+    dispatch: Callable[[], None]
+
+
+class BufferedDispatcher(WriteDispatcher):
+    """Dispatches when the log's write buffer is committed (transient pool): not before, since a record is readable only
+    then. Thread safety: call under the log's lock."""
+
+    def __init__(
+        self,
+        index: Index,
+        newest: NewestRecord | None,
+        appended: Callable[[str, int], None],
+        broken: Callable[[str], None],
+        commit_log: CommitLog,
+    ) -> None:
+        super().__init__(index, newest, appended, broken)
+        self.at_once = False
+        self._log = commit_log
+        self._held: deque[Held] = deque()
+
+    def put(self, queue: ConsumeQueue | None, stored: PutResult, record: EncodedBatch) -> None:
+        """Hold one record's dispatch back."""
+        counts = Counter([queue] if queue is not None else [])
+        self._hold(stored.physical_end, counts, lambda: super(BufferedDispatcher, self).put(queue, stored, record))
+
+    def put_run(self, run: PlacedRun) -> None:
+        """Hold a run's dispatch back."""
+        counts = Counter({run.queues[share.queue_id]: share.size for share in run.shares})
+        self._hold(run.physical_end, counts, lambda: super(BufferedDispatcher, self).put_run(run))
+
+    def _hold(self, physical_end: int, counts: Counter[ConsumeQueue], dispatch: Callable[[], None]) -> None:
+        for queue, count in counts.items():
+            queue.pending += count
+        self._held.append(Held(physical_end, counts, dispatch))
+
+    def committed(self) -> None:
+        """Dispatch what is readable by now, unless dispatch has failed. ReadOnlyStoreError: it fails now."""
+        readable_end = self._log.readable_end
+        while not self.is_broken and self._held and self._held[0].physical_end <= readable_end:
+            held = self._held.popleft()
+            held.dispatch()
+            for queue, count in held.counts.items():
+                queue.pending -= count
+
+
+# the rows of a scan, by queue
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRows:
+    """Rows of one queue: their queue offsets (int64 (n,)), entries (ENTRY (n,)) and, as `QueueEnd.note_texts` takes
+    it, bytes of text."""
+
+    topic: str
+    queue_id: int
+    queue_offsets: Array
+    entries: Entries
+    text_bytes: Array
+
+
+def _rows_by_queue(scanned: ScannedRecords, levels: DelayLevels) -> Iterator[QueueRows]:
+    """The rows of each queue, in log order."""
+    tags = scanned.tag_hashes.astype(np.int64)
+    records, headers = scanned.records, scanned.records.headers
+    rows = queued_rows(scanned)
+    topics = {topic: number for number, topic in enumerate(scanned.topics)}
+    chosen = all_or(rows, len(headers))
+    groups = queue_groups(scanned.topic_rows[chosen], records.queue_ids[chosen])
+    offsets = headers["queue_offset"][chosen]
+    codes = _with_due_times(scanned, tags, topics.get(SCHEDULE_TOPIC), levels)[chosen]
+    if scanned.places:
+        more = np.array(_further_rows(scanned, set(rows.tolist()), topics), np.int64).reshape(-1, 4)
+        rows = np.concatenate([rows, more[:, 0]])
+        order = np.argsort(rows, kind="stable")  # in log order, a record's own queue first
+        rows = rows[order]
+        groups = np.concatenate([groups, queue_groups(more[:, 1], more[:, 2])])[order]
+        offsets = np.concatenate([offsets, more[:, 3]])[order]
+        codes = np.concatenate([codes, tags[more[:, 0]]])[order]
+    names = list(topics)
+    is_plain = (headers["body_size"] >= 0) & ~may_be_wrapper(headers["sys_flag"])
+    text_bytes = np.where(is_plain, headers["body_size"] + 1, -1)
+    for members in equal_groups(groups):
+        group, wanted = int(groups[members][0]), rows[members]
+        entries = np.empty(len(wanted), ENTRY)
+        of = wanted if scanned.places else all_or(wanted, len(headers))  # which places repeat
+        entries["physical_offset"], entries["size"] = headers["physical_offset"][of], headers["store_size"][of]
+        entries["tags_code"] = codes[members]
+        yield QueueRows(names[group >> 32], group & 0xFFFFFFFF, offsets[members], entries, text_bytes[of])
+
+
+def _with_due_times(scanned: ScannedRecords, tags: Array, schedule: int | None, levels: DelayLevels) -> Array:
+    """The tags codes: `tags`, but for records of the schedule's topic (number `schedule`)."""
+    if schedule is None:
+        return tags
+    codes = tags.copy()
+    for row in np.flatnonzero(scanned.topic_rows == schedule).tolist():
+        store_time_ms = int(scanned.records.headers["store_time_ms"][row])
+        codes[row] = tags_code(SCHEDULE_TOPIC, scanned.records.properties_of(row), store_time_ms, levels)
+    return codes
+
+
+def _further_rows(scanned: ScannedRecords, rows: set[int], topics: dict[str, int]) -> list[tuple[int, int, int, int]]:
+    """(row, topic's number, queue id, queue offset) for each further place of `rows`; numbers new `topics`."""
+    return [
+        (row, topics.setdefault(place.topic, len(topics)), place.queue_id, place.queue_offset)
+        for row, places in scanned.places.items()
+        if row in rows
+        for place in places
+    ]
+
+
+def _consecutive_runs(queue_offsets: Array) -> Iterator[tuple[int, int]]:
+    """The ranges [start, end) of rows whose `queue_offsets` follow each other without a step."""
+    breaks = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
+    return pairwise([0, *breaks.tolist(), len(queue_offsets)])

@@ -1,0 +1,276 @@
+"""Queue records: the records that a queue's entries lead to, one at a time or located as arrays.
+
+Nothing is believed that the log does not confirm: the record must say that it stands where its entry does. One that
+does not, or that holds a batch, is read alone; arrays show the same as reading alone does.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from engine.errors import DamagedRecordError, MessageNotFoundError, ReadError, RefusedReadError
+from engine.log.entries import Entries, file_pages, runs_by_file
+from engine.record.inner_batch import InnerBatch, InnerMessage, may_be_wrapper
+from engine.record.kernel.decode import StoredMessage, is_plainly_at, is_wrapper, read_run
+from engine.record.multi_dispatch import Place, matches_slot
+from engine.record.parsed_headers import ParsedHeaders, misplaced, parse_headers
+from engine.record.record import decode_record
+
+if TYPE_CHECKING:
+    from engine.derived.consume_queue import ConsumeQueue
+    from engine.derived.consume_queues import ConsumeQueues
+    from engine.log.commit_log import CommitLog
+
+Array = np.ndarray[Any, Any]
+
+KEPT_BATCHES = 16
+"""Of so many batches it is known where their messages are."""
+
+GROUP_BYTES = 1 << 20
+"""Of messages that are made together, about: all are checked before the first is given."""
+
+MOST_COUNTED = 1 << 16
+"""Damaged places are counted up to this number."""
+
+
+class Run(NamedTuple):
+    """Records at queue offsets from `first` on, in one file of the log, at physical offset `log_file`; copies of them,
+    when some were read `alone`: these are messages, by row."""
+
+    first: int
+    records: ParsedHeaders
+    log_file: int
+    alone: Mapping[int, StoredMessage]
+
+
+class Group(NamedTuple):
+    """Messages that were made together. None, of which there are `alone`, for what must be read alone; `size`: the
+    bytes of the others' records."""
+
+    messages: Sequence[StoredMessage | None]
+    alone: int
+    size: int
+
+
+class QueueRecords:
+    """Reads what entries lead to. Thread safety: any thread."""
+
+    def __init__(self, log: CommitLog, queues: ConsumeQueues, body_limit_bytes: int) -> None:
+        self._log = log
+        self._is_ledger = log.framing.is_ledger
+        self._body_limit_bytes = body_limit_bytes
+        whole = functools.partial(decode_record, body_limit_bytes=body_limit_bytes)
+        self._whole: Callable[[memoryview, int], StoredMessage] = self._framed if self._is_ledger else whole
+        """The message whose record is at the start of a view, and at that physical offset. DamagedRecordError."""
+        self._queues = queues
+        self._batches: dict[int, InnerBatch] = {}
+        self.has_batches = False
+        """Whether messages of a batch were read: nobody knows the place of one before."""
+        self._damaged: set[int] = set()
+
+    @property
+    def damaged_places(self) -> int:
+        """Places of the log that readers could not read, up to MOST_COUNTED."""
+        return len(self._damaged)
+
+    def forget_damaged(self) -> None:
+        """Another log is there."""
+        self._damaged.clear()
+
+    def _note_damaged(self, physical_offset: int) -> None:
+        if len(self._damaged) < MOST_COUNTED:
+            self._damaged.add(physical_offset)
+
+    # one
+
+    def get(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage:
+        """The message that an entry of the queue leads to. DamagedRecordError; other errors as `CommitLog.rest`."""
+        try:
+            message = self._record(queue, queue_offset, entry)
+            if not is_wrapper(message):
+                return message
+            self.has_batches = True
+            return self._items(message).message(message, queue_offset - message.queue_offset)
+        except DamagedRecordError as damage:
+            self._note_damaged(damage.physical_offset)
+            raise
+
+    def _record(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage:
+        """The record that an entry leads to; a batch as it is stored, at each of its numbers."""
+        physical_offset, size, _ = entry
+        try:
+            try:
+                message = self._whole(self._log.view(physical_offset, size), physical_offset)
+            except RefusedReadError:  # no other look at it finds more
+                raise
+            except (DamagedRecordError, MessageNotFoundError):  # the entry's size may be wrong: the record has its own
+                message = self.record_at(physical_offset)
+        except RefusedReadError:
+            raise
+        except (DamagedRecordError, MessageNotFoundError) as error:
+            raise self._astray(error, queue, queue_offset) from None
+        if is_plainly_at(message, queue.topic, queue.queue_id, queue_offset) or (
+            matches_slot(message, Place(queue.topic, queue.queue_id, queue_offset))
+        ):
+            return message
+        found = f"{message.topic}/{message.queue_id}/{message.queue_offset}"
+        text = f"the entry of {queue.topic}/{queue.queue_id}/{queue_offset} leads to {found}"
+        raise DamagedRecordError(message.physical_offset, text)
+
+    def _astray(self, error: ReadError, queue: ConsumeQueue, queue_offset: int) -> ReadError:
+        """An entry leads to where no log is: it is damaged, unless a followed log is being rewritten."""
+        if not isinstance(error, MessageNotFoundError):
+            return error
+        if not self._log.files.files:
+            return MessageNotFoundError(queue.topic, queue.queue_id, queue_offset)
+        text = f"the entry of {queue.topic}/{queue.queue_id}/{queue_offset} leads to no place in the log"
+        return DamagedRecordError(error.physical_offset, text)
+
+    def at(self, place: int) -> StoredMessage:
+        """The message of that `place`. Errors as `CommitLog.rest`, DamagedRecordError."""
+        try:
+            message = self.record_at(place)
+        except DamagedRecordError:
+            found = self._within_batch(place) if self.has_batches else None
+            if found is None:
+                raise
+            return found
+        return self._items(message).message(message, 0) if is_wrapper(message) else message
+
+    def _within_batch(self, place: int) -> StoredMessage | None:
+        """The message of a batch with that place: some queue leads to the batch."""
+        for queue in self._queues:
+            try:
+                queue_offset = queue.offset_of_physical(place + 1) - 1
+                entry = queue.entry(queue_offset)
+                if entry is None or not entry[0] <= place < entry[0] + entry[1]:
+                    continue
+                wrapper = self.record_at(entry[0])
+                if is_wrapper(wrapper) and place - entry[0] < len(self._items(wrapper)):
+                    return self._items(wrapper).message(wrapper, place - entry[0])
+            except ReadError:
+                continue
+        return None
+
+    def messages_at(self, physical_offset: int) -> list[StoredMessage]:
+        """The messages of the record there: one, or those of a batch. Errors as `at`."""
+        message = self.record_at(physical_offset)
+        if not is_wrapper(message):
+            return [message]
+        batch = self._items(message)
+        return [batch.message(message, number) for number in range(len(batch))]
+
+    def _items(self, wrapper: StoredMessage) -> InnerBatch:
+        """What the wrapper holds. DamagedRecordError."""
+        known = self._batches.get(wrapper.physical_offset)
+        if known is None or (known.body_crc, known.store_size) != (wrapper.body_crc, wrapper.store_size):
+            known = InnerBatch(wrapper)
+            if len(self._batches) >= KEPT_BATCHES:
+                self._batches.pop(next(iter(self._batches), -1), None)
+            self._batches[wrapper.physical_offset] = known
+        return known
+
+    def record_at(self, physical_offset: int) -> StoredMessage:
+        """The record that starts at a physical offset, by its own words. Errors as `CommitLog.rest`,
+        DamagedRecordError."""
+        if physical_offset < 0:
+            raise MessageNotFoundError(physical_offset=physical_offset)
+        view = self._log.rest(physical_offset)
+        if not len(view):
+            raise MessageNotFoundError(physical_offset=physical_offset)
+        return self._whole(view, physical_offset)
+
+    def _framed(self, view: memoryview, physical_offset: int) -> StoredMessage:
+        """`_whole` of a ledger."""
+        message = decode_record(view, physical_offset, body_limit_bytes=self._body_limit_bytes)
+        self._log.require_framed(physical_offset, message.store_size)
+        return message
+
+    def alone(self, queue: ConsumeQueue, queue_offset: int) -> StoredMessage | None:
+        """The message at that number of the queue, as `get` reads it; None where it is none."""
+        try:
+            return self.of_entry(queue, queue_offset)
+        except ReadError:
+            return None
+
+    def of_entry(self, queue: ConsumeQueue, queue_offset: int) -> StoredMessage | None:
+        """As `alone`, with an error where it can't be read. ReadError."""
+        entry = queue.entry(queue_offset)
+        return self.get(queue, queue_offset, entry) if entry is not None else None
+
+    # many
+
+    def group(self, topic: str, queue_id: int, first: int, places: Array) -> Group | None:
+        """The messages at queue offsets from `first` on, whose records begin at `places` (int64 (n,)), as many as are
+        made together, one at least; None where retention takes their file meanwhile."""
+        files = self._log.files
+        start = max(int(places[0]), 0) // files.file_bytes * files.file_bytes
+        found = read_run(
+            file_pages(files, start),
+            start,
+            files.file_bytes,
+            self._is_ledger,
+            places,
+            topic,
+            queue_id,
+            first,
+            self._body_limit_bytes,
+            GROUP_BYTES,
+        )
+        return Group(*found) if start >= self._log.min_offset else None
+
+    def runs(self, queue: ConsumeQueue, first: int, entries: Entries, most_rows: int | None = None) -> Iterator[Run]:
+        """The records that `entries` of the queue, from queue offset `first` on, lead to: a run for each file of the
+        log, and of `most_rows` at most. What `get` refuses is not `ok`; but bodies' CRCs are not looked at.
+        """
+        for pages, log_file, places in runs_by_file(self._log.files, entries, most_rows):
+            records = parse_headers(pages, places - log_file, places, self._is_ledger)
+            copies = self._confirm(queue, first, records, places)
+            if copies:
+                records = self._copied(records, places, copies)
+            yield Run(first, records, log_file, copies)
+            first += len(places)
+
+    def note_unread(self, run: Run, good: Array) -> None:
+        """Those of a run that are not `good` (bool (n,)) were refused for their bodies."""
+        for row in np.flatnonzero(run.records.headers["ok"] & ~good).tolist():
+            self._note_damaged(int(run.records.headers["physical_offset"][row]))
+
+    def _confirm(
+        self, queue: ConsumeQueue, first: int, records: ParsedHeaders, places: Array
+    ) -> dict[int, StoredMessage]:
+        """Read alone what the records themselves do not confirm. By row, the messages that do not stand there so that
+        they can be read as arrays."""
+        ok = records.headers["ok"]
+        is_batch = may_be_wrapper(records.headers["sys_flag"])
+        suspect = np.flatnonzero(~ok | misplaced(records, queue.topic, queue.queue_id, first) | is_batch)
+        copies: dict[int, StoredMessage] = {}
+        refused = -1
+        for row, place in zip(suspect.tolist(), places[suspect].tolist(), strict=True):
+            message = self.alone(queue, first + row) if place != refused else None
+            if message is None:
+                ok[row], refused = False, place  # many lost numbers may lead to one damaged place
+            elif not ok[row] or isinstance(message, InnerMessage):
+                copies[row] = message
+        return copies
+
+    def _copied(self, records: ParsedHeaders, places: Array, copies: dict[int, StoredMessage]) -> ParsedHeaders:
+        """The records in memory of their own, and of each of `copies` its record."""
+        sizes, ok = records.headers["store_size"], records.headers["ok"]
+        positions = np.full(len(records), -1, np.int64)
+        parts: list[memoryview] = []
+        end = 0
+        for row, position in enumerate(records.positions.tolist()):
+            if row in copies:
+                part = copies[row].record
+            elif ok[row]:
+                part = records.log[position : position + int(sizes[row])].data
+            else:
+                continue
+            parts.append(part)
+            positions[row], end = end, end + len(part)
+        return parse_headers(np.frombuffer(b"".join(parts), np.uint8), positions, places)

@@ -1,0 +1,101 @@
+"""Topics as the store shows them: those that config/topics.json names, and those that have consume queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from engine.derived.consume_queues import ConsumeQueues
+from engine.errors import TopicExistsError, TopicNotFoundError, TopicPermissionError
+from engine.settings.topics_file import TopicTable
+
+
+class TopicView:
+    """The union of table and queues; either may lack what the other has. Thread safety: any thread."""
+
+    def __init__(self, table: TopicTable, queues: ConsumeQueues, changed: Callable[[], None]) -> None:
+        """`changed` is called when a topic or queue came or went."""
+        self.table = table
+        self._queues = queues
+        self._changed = changed
+        self.changes = 0
+        """How often the table changed; `ConsumeQueues.generation` counts the queues that came or went."""
+
+    def names(self) -> list[str]:
+        """All topics, sorted."""
+        return sorted({*self.table.names(), *self._queues.topics()})
+
+    def has(self, topic: str) -> bool:
+        """Whether there is such a topic."""
+        return self.table.get(topic) is not None or bool(self._queues.queue_ids(topic))
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Queue ids of a topic, ascending. TopicNotFoundError."""
+        config = self.table.get(topic)
+        found = self._queues.queue_ids(topic)
+        if config is None and not found:
+            raise TopicNotFoundError(topic)
+        return sorted({*range(config.queues if config else 0), *found})
+
+    def queue_ids_by_topic(self) -> dict[str, list[int]]:
+        """Every topic with its queue ids, both in order. One that is deleted meanwhile is left out."""
+        found = {}
+        for topic in self.names():
+            with suppress(TopicNotFoundError):
+                found[topic] = self.queue_ids(topic)
+        return found
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether the topic has that queue."""
+        config = self.table.get(topic)
+        if config is not None and 0 <= queue_id < config.queues:
+            return True
+        return self._queues.get(topic, queue_id) is not None
+
+    def require_queue(self, topic: str, queue_id: int) -> None:
+        """TopicNotFoundError, naming the queue when only that is missing."""
+        if not self.has_queue(topic, queue_id):
+            raise TopicNotFoundError(topic, queue_id if self.has(topic) else None)
+
+    def require_writable(self, topic: str) -> None:
+        """TopicPermissionError for a topic that takes no messages."""
+        if topic in self.table.unwritable:
+            config = self.table.get(topic)
+            raise TopicPermissionError(topic, 0 if config is None else config.permission)
+
+    def writable_ids(self, topic: str) -> list[int]:
+        """The queues that messages without one are distributed over; none when the topic is unknown."""
+        config = self.table.get(topic)
+        return list(range(config.write_queues)) if config else self._queues.queue_ids(topic)
+
+    def create(self, topic: str, queues: int) -> None:
+        """Add a topic. TopicExistsError, IllegalTopicError, OSError."""
+        if self.has(topic):
+            raise TopicExistsError(topic)
+        self.table.create(topic, queues)
+        self._note_change()
+
+    def ensure(self, topic: str, queues: int) -> None:
+        """Have the topic with at least `queues` queues. IllegalTopicError, OSError."""
+        if self.table.ensure(topic, queues):
+            self._note_change()
+
+    def forget(self, topic: str) -> None:
+        """Have the table forget a topic; `remove_queues` is to follow. ConfigFileError, OSError."""
+        self.table.discard(topic)
+
+    def remove_queues(self, topic: str) -> None:
+        """Remove a topic's queues with their files: see `ConsumeQueues.remove_topic`. OSError."""
+        self._queues.remove_topic(topic)
+        self._note_change()
+
+    def reload(self) -> bool:
+        """Read the table again, which another process writes; whether it changed."""
+        if not self.table.reload():
+            return False
+        self._note_change()
+        return True
+
+    def _note_change(self) -> None:
+        self.changes += 1
+        self._changed()

@@ -1,0 +1,269 @@
+"""Evidence: what marks and consume queues say was written to the log (docs/format.md, 8).
+
+The log alone can't tell a torn write from damage, or a record from a copy of one in somebody's body. What is kept
+beside it can: bytes that a mark covers, or that a queue leads to in a store that was closed, were written; and an entry
+leads to records only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from engine.log.entries import ENTRY, Entries, is_pre_blank
+from engine.record.header import MAX_OFFSET
+
+Array = np.ndarray[Any, Any]
+
+
+class QueueEntries(Protocol):
+    """The part of a consume queue that counts as evidence."""
+
+    topic: str
+    queue_id: int
+
+    @property
+    def first_offset(self) -> int: ...
+    @property
+    def max_offset(self) -> int: ...
+    @property
+    def newest_physical_offset(self) -> int: ...
+    @property
+    def physical_end(self) -> int: ...
+    def offset_of_physical(self, physical_offset: int) -> int: ...
+    def entries(self, first: int, count: int) -> Entries: ...
+
+
+MOST_ENTRIES = 4_000_000
+"""So many entries are kept in memory, the newest; the log before them is read without."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEvidence:
+    """A queue's next offset; where the record of its newest entry is, -1: not known; and the offsets of its entries."""
+
+    next_offset: int
+    physical_offset: int = -1
+    physical_end: int = -1
+    held: range = range(0)
+
+
+class Run(NamedTuple):
+    """Entries of one queue, from queue offset `first` on; independent of the queue."""
+
+    first: int
+    entries: Entries
+
+
+@dataclass(frozen=True)  # no slots: what entries lead to is found when somebody asks, where the log is damaged
+class Evidence:
+    """What is known beside the log. Nothing is claimed by default.
+
+    `is_clean`: its last writer closed the store, so all that queues lead to was written. The log before `covered_end`
+    is on disk. From `own_from` on our own writer wrote it and may not have brought it to disk; None: it was closed, or
+    somebody else wrote. `runs` are the entries, by queue, of a queue in several runs. Records of a topic before
+    `deleted_until(topic)`, a physical offset, went with it: a topic of that name begins again at 0.
+    """
+
+    is_clean: bool = False
+    covered_end: int = 0
+    own_from: int | None = None
+    queues: Mapping[tuple[str, int], QueueEvidence] = field(default_factory=dict)
+    runs: Mapping[tuple[str, int], Sequence[Run]] = field(default_factory=dict)
+    deleted_until: Callable[[str], int] = lambda topic: 0
+
+    @cached_property
+    def _led_to(self) -> tuple[Array, Array]:
+        return _by_place(_joined(self.runs))
+
+    @property
+    def places(self) -> Array:
+        """Where the records are that entries lead to: int64 (n,), ascending."""
+        return self._led_to[0]
+
+    @property
+    def sizes(self) -> Array:
+        """Their sizes, as the entries say them: int64 (n,)."""
+        return self._led_to[1]
+
+    @property
+    def dispatched_end(self) -> int:
+        """End of the last record that an entry leads to; -1: there is none."""
+        return max((queue_evidence.physical_end for queue_evidence in self.queues.values()), default=-1)
+
+    def has_entry(self, physical_offset: int, size: int) -> bool:
+        """Whether an entry leads to a record there, of that size."""
+        start, end = np.searchsorted(self.places, [physical_offset, physical_offset + 1]).tolist()
+        return bool(np.any(self.sizes[start:end] == size))
+
+    def physical_offset_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Where the queue's entry of that number leads; -1: there is none, or it leads nowhere."""
+        for first, entries in self.runs.get((topic, queue_id), ()):
+            row = queue_offset - first
+            if 0 <= row < len(entries):
+                return int(entries["physical_offset"][row]) if _leads(entries[row : row + 1])[0] else -1
+        return -1
+
+    def size_at(self, physical_offset: int) -> int | None:
+        """The size that the entries for a record there say; None where there are none, or they differ, or another
+        record begins before its end: then one of them is wrong."""
+        start, end = np.searchsorted(self.places, [physical_offset, physical_offset + 1]).tolist()
+        sizes = set(self.sizes[start:end].tolist())
+        if len(sizes) != 1:
+            return None
+        (size,) = sizes
+        return size if end == len(self.places) or self.places[end] >= physical_offset + size else None
+
+    def end_around(self, physical_offset: int) -> int:
+        """Where the record ends that an entry says is there and began before; else that place: no record begins inside
+        of another."""
+        before = int(np.searchsorted(self.places, physical_offset)) - 1
+        if before < 0:
+            return physical_offset
+        place = int(self.places[before])
+        return max(physical_offset, place + (self.size_at(place) or 0))
+
+    def reaches_beyond(self, physical_offset: int) -> bool:
+        """Whether an entry says that a record began before and reaches further."""
+        return self.end_around(physical_offset) > physical_offset
+
+    def entries_in(self, start: int, end: int) -> list[tuple[int, int]]:
+        """(place, size) of each record in [start, end) that entries lead to, ascending."""
+        first, last = np.searchsorted(self.places, [start, end]).tolist()
+        return sorted(set(zip(self.places[first:last].tolist(), self.sizes[first:last].tolist(), strict=True)))
+
+    def lacks_entry(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Whether the queue, as it was found, holds no entry at that offset: a record may be there all the same."""
+        queue_evidence = self.queues.get((topic, queue_id))
+        return queue_evidence is None or queue_offset not in queue_evidence.held
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """What a recovery point says: the log before `end` is on disk, and of each queue the numbers before these; the last
+    record before `end` ends at `newest_end`."""
+
+    end: int
+    next_offsets: Mapping[tuple[str, int], int]
+    newest_end: int
+
+    def reach(self, files_end: int) -> int:
+        """Where the log ended whose files end at `files_end` now: behind them only if both numbers say so, for no
+        checksum covers them."""
+        return self.end if self.end == self.newest_end else min(self.end, files_end)
+
+
+def read_evidence(
+    queues: Iterable[QueueEntries],
+    covered: Covered | None,
+    *,
+    clean: bool,
+    start: int,
+    end: int,
+    file_bytes: int,
+    deleted_until: Callable[[str], int],
+) -> Evidence:
+    """What is claimed of a log whose files, of `file_bytes` each, end at `end`: the newest of them may be missing.
+    Entries from the physical offset `start` on are kept.
+
+    `covered` is the mark's, if it is this log's; `clean` says that the last writer closed the store. Call it when the
+    queues' ends are found, and before anything is cut. `queues` are gone through twice.
+    """
+    own_from = covered.end if covered is not None and not clean else None
+    covered_end = covered.reach(end) if covered is not None else 0
+    end = max(end, covered_end)
+    if clean and covered is None:
+        end = _reach(queues, end, file_bytes)
+    evidence = {
+        (queue.topic, queue.queue_id): QueueEvidence(
+            queue.max_offset,
+            queue.newest_physical_offset,
+            queue.physical_end,
+            range(queue.first_offset, queue.max_offset),
+        )
+        for queue in queues
+        if 0 <= queue.physical_end <= end
+    }
+    for key, next_offset in covered.next_offsets.items() if covered is not None else ():
+        known = evidence.get(key)
+        if known is None or known.next_offset < next_offset:
+            evidence[key] = QueueEvidence(next_offset, held=known.held if known is not None else range(0))
+    return Evidence(clean, covered_end, own_from, evidence, _runs(queues, start, end), deleted_until)
+
+
+def with_entries(evidence: Evidence, queues: Iterable[QueueEntries], start: int, end: int) -> Evidence:
+    """The same, and what entries lead to in [start, end), which was left out."""
+    runs = _runs(queues, start, end)
+    return replace(
+        evidence, runs={key: [*evidence.runs.get(key, ()), *runs.get(key, ())] for key in {**evidence.runs, **runs}}
+    )
+
+
+def _reach(queues: Iterable[QueueEntries], end: int, file_bytes: int) -> int:
+    """Where the records end that entries lead to at or behind `end`: as long as they lie as close as records do, since
+    no checksum covers an entry."""
+    places, sizes = _by_place(_joined(_runs(queues, end, MAX_OFFSET)))
+    ends = places + sizes
+    apart = places - np.concatenate(([end], ends[:-1])) >= file_bytes
+    apart |= sizes > file_bytes
+    count = int(apart.argmax()) if apart.any() else len(places)
+    return int(ends[:count].max(initial=end))
+
+
+def _runs(queues: Iterable[QueueEntries], start: int, end: int) -> dict[tuple[str, int], Sequence[Run]]:
+    """The entries for records in [start, end): as many of the newest as may be kept."""
+    known = list(queues)
+    bounds = _bounds(known, start, end)
+    while start < end and sum(after - first for _, first, after in bounds) > MOST_ENTRIES:
+        start = (start + end + 1) // 2
+        bounds = _bounds(known, start, end)
+    return {
+        (queue.topic, queue.queue_id): [Run(first, _copied(queue.entries(first, after - first)))]
+        for queue, first, after in bounds
+    }
+
+
+def _joined(runs: Mapping[tuple[str, int], Sequence[Run]]) -> Entries:
+    return _in_one([run.entries for own in runs.values() for run in own])
+
+
+def _bounds(queues: Sequence[QueueEntries], start: int, end: int) -> list[tuple[QueueEntries, int, int]]:
+    """Each queue with the queue offsets [first, after) of its entries for records in [start, end), if it has any."""
+    found = ((queue, queue.offset_of_physical(start), queue.offset_of_physical(end)) for queue in queues)
+    return [(queue, first, after) for queue, first, after in found if first < after]
+
+
+def entries_between(bounds: Sequence[tuple[QueueEntries, int, int]]) -> tuple[Array, Array]:
+    """Places and sizes of the records that those entries lead to, int64 (n,), by place."""
+    return _by_place(_in_one([queue.entries(first, after - first) for queue, first, after in bounds]))
+
+
+def _in_one(parts: Sequence[Entries]) -> Entries:
+    return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, ENTRY), *parts])
+
+
+def _copied(entries: Entries) -> Entries:
+    """The same, if it was a view of a queue's file, in memory of its own."""
+    return (
+        entries if entries.flags.owndata else entries.view(f"V{ENTRY.itemsize}").copy().view(ENTRY)
+    )  # field by field costs more
+
+
+def _by_place(entries: Entries) -> tuple[Array, Array]:
+    leads = _leads(entries)
+    if not leads.all():
+        entries = entries[leads]
+    places, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+    if (places[1:] >= places[:-1]).all():  # as those of one queue are
+        return places, sizes
+    order = np.argsort(places, kind="stable")
+    return places[order], sizes[order]
+
+
+def _leads(entries: Entries) -> Array:
+    """Which entries lead to a record: bool (n,)."""
+    return np.asarray(~is_pre_blank(entries) & (entries["size"] > 0))

@@ -1,0 +1,381 @@
+"""Sequence: whether the queue offsets that records carry follow each other, queue by queue (docs/format.md, 8).
+
+No checksum covers a record's queue offset, topic or queue id; that they fit their neighbours is what shows them
+undamaged.
+
+Further places (multi-dispatch) are what a publisher may have written himself: one counts only where it goes on from its
+queue's next number, and gives way to a record that has the number as its own. The same holds for the numbers that a
+batch takes which is kept as one record.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from engine.record.header import INNER_BATCH, MIN_RECORD_BYTES, is_queued
+from engine.record.multi_dispatch import Place, can_have_queues, inner_places, places
+
+if TYPE_CHECKING:
+    from engine.record.scan import ScannedRecords
+
+Array = np.ndarray[Any, Any]
+Seed = Callable[[str, int], int | None]
+"""The queue offset that the next record of a queue must have, None when nothing is known of it."""
+
+PlaceOf = Callable[[str, int, int], int]
+"""The physical offset that a queue's entry (topic, queue id, queue offset) leads to; -1: there is none."""
+
+SPARE = 1
+"""So many records of a queue may be missing where nothing shows damage: their topic, queue id or transaction bits were
+hit, which nothing tells, and they stand in another queue, or in none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A record whose queue offset is believed only because records before it may be lost: `expected` was the number to
+    come, and no record has gone on from this one yet."""
+
+    topic: str
+    queue_id: int
+    expected: int
+    queue_offset: int
+    physical_offset: int
+    store_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Misnumbered:
+    """What a run of records shows to have a damaged queue offset: `rows` of its own (int64, ascending, mostly empty),
+    and records of `earlier` runs; and `places` of its rows that are believed, while those of earlier runs that are
+    `displaced` are not any more."""
+
+    rows: Array
+    earlier: tuple[Suspect, ...] = ()
+    places: dict[int, list[Place]] = field(default_factory=dict)
+    displaced: tuple[Suspect, ...] = ()
+
+
+class Gap(NamedTuple):
+    """Numbers [first, after) of a queue that no record of the log has."""
+
+    topic: str
+    queue_id: int
+    first: int
+    after: int
+
+
+def queued_rows(records: ScannedRecords) -> Array:
+    """Rows that stand in their queue: all but transactions prepared or rolled back, and those whose topic can have
+    none. int64 (k,)."""
+    in_queue = is_queued(records.records.headers["sys_flag"])
+    for number, topic in enumerate(records.topics):
+        if not can_have_queues(topic):
+            in_queue &= records.topic_rows != number
+    return np.flatnonzero(in_queue)
+
+
+def queue_groups(topic_numbers: Array, queue_ids: Array) -> Array:
+    """One number for a topic and queue: int64 (n,)."""
+    return np.asarray(topic_numbers.astype(np.int64) << 32 | queue_ids.astype(np.int64) & 0xFFFFFFFF)
+
+
+def equal_groups(groups: Array) -> Iterator[Array | slice]:
+    """The indices of each group, in order."""
+    if (groups == groups[:1]).all():
+        yield from [slice(None)] if len(groups) else []
+        return
+    order = np.argsort(groups, kind="stable")
+    yield from np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
+
+
+def all_or(rows: Array, count: int) -> Array | slice:
+    """These of `count` rows, ascending: as a slice if they are all, since numpy need not gather these."""
+    return slice(None) if len(rows) == count else rows
+
+
+def further_places(found: ScannedRecords, rows: Array) -> dict[int, list[Place]]:
+    """The further places that those of `rows` claim which have any."""
+    _, sizes = found.properties.multi_dispatch
+    multiple = rows[sizes[rows] > 0]
+    return {
+        row: places(found.records.properties_of(row), int(found.records.queue_ids[row])) for row in multiple.tolist()
+    }
+
+
+def inner_batches(found: ScannedRecords, rows: Array) -> dict[int, list[Place]]:
+    """The further places of those of `rows` that are batches kept whole."""
+    headers = found.records.headers
+    batches: dict[int, list[Place]] = {}
+    for row in rows[headers["sys_flag"][rows] & INNER_BATCH != 0].tolist():
+        topic, queue_id = found.topics[int(found.topic_rows[row])], int(found.records.queue_ids[row])
+        first = Place(topic, queue_id, int(headers["queue_offset"][row]))
+        batches[row] = inner_places(found.records.properties_of(row), first)
+    return {row: further for row, further in batches.items() if further}
+
+
+class QueueSequence:
+    """The next queue offset of every queue, learned from the records seen. Thread safety: one caller at a time."""
+
+    def __init__(
+        self,
+        seed: Seed,
+        place_of: PlaceOf,
+        *,
+        deleted_until: Callable[[str], int] = lambda topic: 0,
+        multi_dispatch: bool = False,
+    ) -> None:
+        """`seed` is asked once for each queue, at its first record; `place_of` about numbers that do not follow.
+        Records of a topic before the physical offset `deleted_until(topic)` count for nothing. Without `multi_dispatch`
+        there are no further places."""
+        self._seed = seed
+        self._place_of = place_of
+        self._deleted_until = deleted_until
+        self._multi_dispatch = multi_dispatch
+        self._next: dict[tuple[str, int], int | None] = {}
+        self._suspects: dict[tuple[str, int], Suspect] = {}
+        self._disproved: list[Suspect] = []
+        self._newest_places: dict[tuple[str, int], Suspect] = {}
+        self._displaced: list[Suspect] = []
+        self.gaps: list[Gap] = []
+        """The numbers that were passed over."""
+
+    def expected(self, topic: str, queue_id: int) -> int | None:
+        """What the next record of the queue must carry; None when any number may be right."""
+        place = (topic, queue_id)
+        if place not in self._next:
+            self._next[place] = self._seed(topic, queue_id)
+        return self._next[place]
+
+    def fits(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int, lost_bytes: int) -> bool:
+        """Whether the number can be right when `lost_bytes` of the log before it cannot be read."""
+        expected = self.expected(topic, queue_id)
+        if not _is_possible(queue_offset, physical_offset):
+            return False
+        if expected is None:
+            return True
+        suspect = self._suspects.get((topic, queue_id))
+        first = suspect.expected + 1 if suspect else expected
+        if (topic, queue_id) in self._newest_places:
+            first = min(first, self._newest_places[topic, queue_id].expected)
+        return first <= queue_offset <= expected + _missing(lost_bytes)
+
+    def take(self, found: ScannedRecords, lost_bytes: int) -> Misnumbered:
+        """Learn from a run of records; which numbers must be damaged.
+
+        A number that does not follow is believed when the queue's next record goes on from it (RocketMQ started that
+        queue again), or when lost records explain the step. Where lost records explain it, and the run ends there, a
+        later run may show it wrong: by going on from the number before.
+        """
+        rows = self._without_deleted(found, queued_rows(found))
+        if len(rows) == 0:
+            return Misnumbered(rows)
+        further = inner_batches(found, rows)
+        if self._multi_dispatch:
+            further = further_places(found, rows) | further
+        places: dict[int, list[Place]] = {}
+        if further:
+            wrong, places = self._take_with_places(found, rows, further, lost_bytes)
+        else:
+            wrong = self._take_plain(found, rows, lost_bytes)
+        disproved, self._disproved = self._disproved, []
+        displaced, self._displaced = self._displaced, []
+        return Misnumbered(np.array(sorted(wrong), dtype=np.int64), tuple(disproved), places, tuple(displaced))
+
+    def _without_deleted(self, found: ScannedRecords, rows: Array) -> Array:
+        ends = np.array([self._deleted_until(topic) for topic in found.topics], np.int64)
+        if not ends.any():
+            return rows
+        return rows[found.records.headers["physical_offset"][rows] >= ends[found.topic_rows[rows]]]
+
+    def _take_plain(self, found: ScannedRecords, rows: Array, lost_bytes: int) -> list[int]:
+        chosen = all_or(rows, len(found))
+        groups = queue_groups(found.topic_rows[chosen], found.records.queue_ids[chosen])
+        wrong: list[int] = []
+        for members in equal_groups(groups):
+            wrong += self._take_queue(found, rows[members], lost_bytes)
+        return wrong
+
+    def _take_queue(self, found: ScannedRecords, rows: Array, lost_bytes: int) -> list[int]:
+        first = int(rows[0])
+        queue = (found.topics[int(found.topic_rows[first])], int(found.records.queue_ids[first]))
+        offsets = found.records.headers["queue_offset"][all_or(rows, len(found))]
+        expected = self.expected(*queue)
+        if int(offsets[0]) == expected and bool(np.all(offsets[1:] - offsets[:-1] == 1)):
+            self._next[queue] = expected + len(offsets)
+            self._suspects.pop(queue, None)
+            self._newest_places.pop(queue, None)
+            return []
+        line = [_Numbered(row, offset) for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True)]
+        return self._take_line(found, queue, line, lost_bytes)
+
+    def _take_with_places(
+        self, found: ScannedRecords, rows: Array, further: dict[int, list[Place]], lost_bytes: int
+    ) -> tuple[list[int], dict[int, list[Place]]]:
+        """As `_take_plain`, when some records claim further places, which use up numbers; and those believed."""
+        headers, queue_ids = found.records.headers, found.records.queue_ids
+        lines: dict[tuple[str, int], list[_Numbered]] = {}
+        for row in rows.tolist():
+            own = (found.topics[int(found.topic_rows[row])], int(queue_ids[row]))
+            lines.setdefault(own, []).append(_Numbered(row, int(headers["queue_offset"][row])))
+            for place in further.get(row, ()):
+                line = lines.setdefault((place.topic, place.queue_id), [])
+                line.append(_Numbered(row, place.queue_offset, own=False))
+        wrong: list[int] = []
+        places: dict[int, list[Place]] = {}
+        for queue, line in lines.items():
+            believed = self._believed_line(found, queue, line, lost_bytes)
+            if believed:
+                wrong += self._take_line(found, queue, believed, lost_bytes)
+            for row, queue_offset, is_own in believed:
+                if not is_own:
+                    places.setdefault(row, []).append(Place(*queue, queue_offset))
+        return wrong, places
+
+    def _believed_line(
+        self, found: ScannedRecords, queue: tuple[str, int], line: list[_Numbered], lost_bytes: int
+    ) -> list[_Numbered]:
+        """The rows of one queue, without further places that do not go on from the number before, or have that of a
+        later record."""
+        if all(numbered.own for numbered in line):
+            return line
+        starts = found.records.headers["physical_offset"]
+        to_come = Counter(numbered.queue_offset for numbered in line if numbered.own)
+        expected, lost = self.expected(*queue), lost_bytes // MIN_RECORD_BYTES
+        believed = []
+        for position, numbered in enumerate(line):
+            offset = numbered.queue_offset
+            most = int(starts[numbered.row]) // MIN_RECORD_BYTES if expected is None else expected + lost
+            fits = (expected or 0) <= offset <= most or self._place_of(*queue, offset) == starts[numbered.row]
+            if numbered.own:
+                to_come[offset] -= 1
+                following = line[position + 1].queue_offset if position + 1 < len(line) else None
+                if fits or offset == (expected or 0) + SPARE or following == offset + 1:
+                    expected = offset + 1
+                else:
+                    lost += 1  # its number is damaged, and it had one
+            elif not fits or to_come[offset]:
+                continue
+            else:
+                expected = offset + 1
+            believed.append(numbered)
+        return believed
+
+    def _take_line(
+        self, found: ScannedRecords, queue: tuple[str, int], line: list[_Numbered], lost_bytes: int
+    ) -> list[int]:
+        """Learn from what a run holds of one queue; the rows whose own number must be damaged."""
+        headers, missing = found.records.headers, _missing(lost_bytes)
+        offsets = [numbered.queue_offset for numbered in line]
+        places = headers["physical_offset"][[numbered.row for numbered in line]].tolist()
+        expected = self.expected(*queue)
+        newest_place = self._newest_places.pop(queue, None)
+        since = newest_place.expected if newest_place is not None else expected
+        if newest_place is not None and line[0].own and newest_place.expected <= offsets[0] < (expected or 0):
+            expected = since = offsets[0]
+            self._displaced.append(replace(newest_place, expected=expected))
+        suspect = self._suspects.pop(queue, None)
+        if suspect is not None and _disproves(offsets, suspect, missing):
+            self._disproved.append(suspect)
+            expected = suspect.expected + 1
+        self._note_newest_place(queue, line, since)
+        possible = (offset for offset, place in zip(offsets, places, strict=True) if _is_possible(offset, place))
+        begin = next(possible, None) if expected is None else expected
+        if begin is None:
+            self._next[queue] = None
+            return [numbered.row for numbered in line if numbered.own]
+        walked = _walk(offsets, places, begin, missing, lambda offset: self._place_of(*queue, offset))
+        self._next[queue] = walked.expected
+        self.gaps += [Gap(*queue, first, after) for first, after in walked.gaps]
+        if walked.jump is not None and line[walked.jump].own:
+            row = line[walked.jump].row
+            size = int(headers["store_size"][row])
+            self._suspects[queue] = Suspect(*queue, walked.before_jump, offsets[walked.jump], places[walked.jump], size)
+        return [line[stray].row for stray in walked.wrong if line[stray].own]
+
+    def _note_newest_place(self, queue: tuple[str, int], line: list[_Numbered], since: int | None) -> None:
+        """Remember from which number on a queue ends in further places: the next record may have that as its own.
+        `since` is that number where the line holds nothing else."""
+        count = 0
+        while count < len(line) and not line[-1 - count].own:
+            count += 1
+        if count:
+            first = line[-count].queue_offset
+            before = line[-1 - count].queue_offset + 1 if count < len(line) else since
+            self._newest_places[queue] = Suspect(*queue, first if before is None else min(first, before), first, -1, 0)
+
+
+class _Numbered(NamedTuple):
+    """A row in a queue: its own, or one that multi-dispatch names."""
+
+    row: int
+    queue_offset: int
+    own: bool = True
+
+
+class _Walked(NamedTuple):
+    """Rows of one queue that must be damaged, and what is expected behind them. `jump` is the last row that is right if
+    it follows lost ones: there `before_jump` was expected, which nothing has confirmed. `gaps` are ranges
+    [first, after) of numbers that no row has."""
+
+    wrong: list[int]
+    expected: int
+    jump: int | None
+    before_jump: int
+    gaps: list[tuple[int, int]]
+
+
+def _missing(lost_bytes: int) -> int:
+    """How many records of one queue can be missing at most."""
+    return lost_bytes // MIN_RECORD_BYTES + SPARE
+
+
+def _walk(
+    offsets: list[int], places: list[int], expected: int, missing: int, place_of: Callable[[int], int]
+) -> _Walked:
+    """Judge the numbers of one queue; `missing` records at most were lost before them. `place_of` says
+    where the queue's entry of a number leads: of two records with one number it tells which has it."""
+    wrong: list[int] = []
+    gaps: list[tuple[int, int]] = []
+    jump, before_jump = None, expected
+    for row, offset in enumerate(offsets):
+        following = offsets[row + 1] if row + 1 < len(offsets) else None
+        if offset == expected or (told := place_of(offset)) == places[row]:
+            jump = None
+        elif offset < expected and 0 <= told < places[row]:
+            wrong.append(row)
+            continue
+        elif _believed(offset, places[row], expected, following, missing + len(wrong)):
+            jump, before_jump = (row, expected) if offset > expected else (None, expected)
+        else:
+            wrong.append(row)
+            continue
+        if offset > expected:
+            gaps.append((expected, offset))
+        expected = offset + 1
+    return _Walked(wrong, expected, jump, before_jump, gaps)
+
+
+def _is_possible(offset: int, place: int) -> bool:
+    """Whether the log before `place` has room for the records before that number."""
+    return 0 <= offset <= place // MIN_RECORD_BYTES
+
+
+def _believed(offset: int, place: int, expected: int, following: int | None, missing: int) -> bool:
+    if not _is_possible(offset, place):
+        return False
+    if following is not None and following != offset + 1:
+        return expected <= offset <= expected + missing and following > offset
+    return following == offset + 1 or expected <= offset <= expected + missing
+
+
+def _disproves(offsets: list[int], suspect: Suspect, missing: int) -> bool:
+    """Whether a queue's next numbers go on from the one before the suspect record: then that record's is wrong."""
+    following = offsets[1] if len(offsets) > 1 else None
+    if following is not None and following != offsets[0] + 1:
+        return False
+    return suspect.expected < offsets[0] <= min(suspect.queue_offset, suspect.expected + 1 + missing)

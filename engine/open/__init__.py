@@ -1,0 +1,1 @@
+"""Ways into a store: opened to write, to read or to follow, recovered, checked."""

@@ -1,0 +1,124 @@
+"""Kinds: what of a broker's store is in a form that we don't read, and what that means for reader and writer.
+
+    consumequeue/CURRENT, consumequeue_rocksdb/CURRENT    consume queues in RocksDB
+    batchconsumequeue/, queue.type=BatchCQ                topics whose queue entries stand for batches
+    compaction/compactionLog/, cleanup.policy=COMPACTION  topics that the broker rewrites by key, beside its log
+    consumequeue_ext/                                     further facts about entries, for filters
+    config/<name>/CURRENT                                 topics, groups or offsets in RocksDB
+
+The commit log of each kind is ours to read: every record names its topic, queue and number. So queues that can't be
+read as files are derived from the log, and only a writer, who would have to keep all of it up, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.files.file_scan import folders_in
+from engine.files.layout import StoreLayout
+from engine.settings.topics_file import TopicTable
+
+ROCKSDB_QUEUES = ("consumequeue", "consumequeue_rocksdb")
+ROCKSDB_MARK = "CURRENT"
+"""A file that each RocksDB database has."""
+
+BATCH_QUEUES = "batchconsumequeue"
+_BATCH_TYPE = ("queue.type", "BatchCQ")
+_COMPACTED = ("cleanup.policy", "COMPACTION")
+
+_NOT_SHOWN = {
+    "topics": "topics without messages, and permissions and attributes of all of them",
+    "consumerOffsets": "offsets of consumer groups",
+    "subscriptionGroups": "settings of consumer groups",
+    "metadata": "topics without messages, permissions, and offsets of consumer groups",
+    "rdb": "topics without messages, permissions, and offsets of consumer groups",
+}
+"""What a broker keeps in each of its RocksDB databases below config/."""
+
+_TOPICS_ELSEWHERE = ("topics", "metadata", "rdb")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFeatures:
+    """What of a store is not read.
+
+    `queues` names why its consume queues are not, or not all of them: then they are derived from the log; None for
+    files. `has_both` says that some may be there as files too. `unwritable` names what a writer would leave behind.
+    `not_shown` are sentences about what nobody gets to see. `topics_known`: whether topics.json names each topic.
+    `has_batches`: several messages may be kept as one record, and their keys are in no index of the broker's.
+    """
+
+    queues: str | None = None
+    has_both: bool = False
+    unwritable: str | None = None
+    not_shown: tuple[str, ...] = ()
+    topics_known: bool = True
+    has_batches: bool = False
+
+
+def features_of(layout: StoreLayout, table: TopicTable) -> StoreFeatures:
+    """What kind of store is there now. OSError."""
+    root = layout.root
+    marks = (f"{name}/{ROCKSDB_MARK}" for name in ROCKSDB_QUEUES)
+    rocksdb = next((mark for mark in marks if (root / mark).is_file()), None)
+    batch, compacted = _batch_topics(root, table), _compacted_topics(root, table)
+    databases = [] if not layout.config.is_dir() else sorted(layout.config.glob(f"*/{ROCKSDB_MARK}"))
+    elsewhere = [database.parent.name for database in databases if database.is_file()]
+    queues = f"a RocksDB consume queue ({rocksdb})" if rocksdb else None
+    if queues is None and batch:
+        queues = f"a batch consume queue (topic {batch[0]})"
+    unwritable = queues
+    if unwritable is None and compacted:
+        unwritable = f"a compaction topic ({compacted[0]})"
+    if unwritable is None and has_extensions(layout):
+        unwritable = "a consume queue with extension files (consumequeue_ext)"
+    return StoreFeatures(
+        queues,
+        has_both=rocksdb is not None and not batch and bool(folders_in(layout.consume_queues)),
+        unwritable=unwritable,
+        not_shown=(*_of_databases(elsewhere), *_of_compacted(compacted)),
+        topics_known=not any(name in _TOPICS_ELSEWHERE for name in elsewhere),
+        has_batches=bool(batch),
+    )
+
+
+def has_extensions(layout: StoreLayout) -> bool:
+    """Whether tags codes of entries may be addresses in extension files."""
+    return _holds_file(layout.root / "consumequeue_ext")
+
+
+def _batch_topics(root: Path, table: TopicTable) -> list[str]:
+    return sorted({*_with_attribute(table, *_BATCH_TYPE), *_topics_below(root / BATCH_QUEUES)})
+
+
+def _compacted_topics(root: Path, table: TopicTable) -> list[str]:
+    return sorted({*_with_attribute(table, *_COMPACTED), *_topics_below(root / "compaction" / "compactionLog")})
+
+
+def _with_attribute(table: TopicTable, name: str, value: str) -> Iterator[str]:
+    for topic in table.names():
+        config = table.get(topic)
+        if config is not None and config.attributes.get(name) == value:
+            yield topic
+
+
+def _topics_below(folder: Path) -> list[str]:
+    """Topics that a folder of queues holds a file of."""
+    return [topic.name for topic in sorted(folder.iterdir()) if _holds_file(topic)] if folder.is_dir() else []
+
+
+def _holds_file(folder: Path) -> bool:
+    return any(member.is_file() for member in folder.rglob("*"))
+
+
+def _of_databases(names: list[str]) -> Iterator[str]:
+    for name in names:
+        what = _NOT_SHOWN.get(name, "what it holds")
+        yield f"config/{name} is a RocksDB database, which is not read: {what} are not shown"
+
+
+def _of_compacted(topics: list[str]) -> Iterator[str]:
+    for topic in topics:
+        yield f"topic {topic} is a compaction topic: it is shown as the log has it, not as its broker compacted it"

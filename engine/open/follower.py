@@ -1,0 +1,762 @@
+"""Following: reading a store while another process writes it.
+
+The log is read on from where it was read to, record by record, and what is whole is shown: the writer's own consume
+queues lead to it, or those derived from the log where the writer's can't be read. Nothing is locked and nothing
+written below the store; a look when nothing happened costs a few calls, whatever the store's size. What came or went of
+a queue's files is noticed by `ConsumeQueues.refresh`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from engine.derived.consume_queues import ConsumeQueues
+from engine.derived.coverage import queues_complete
+from engine.derived.deleted_topics import DeletedTopics
+from engine.derived.index import Index
+from engine.errors import RefusedReadError, StoreError, UnsupportedStoreError
+from engine.events import Expired
+from engine.files.file_scan import folders_in
+from engine.files.layout import StoreLayout
+from engine.files.mapped_file import Access, MappedFile
+from engine.files.watch import Watch
+from engine.log.commit_log import CommitLog
+from engine.log.entries import ENTRY, is_pre_blank
+from engine.log.scan import LogScan
+from engine.log.sequence import queued_rows
+from engine.open.features import BATCH_QUEUES, StoreFeatures, features_of
+from engine.open.geometry import ChosenSizes, find_sizes, index_paths, remembered_sizes
+from engine.open.preflight import refuse_unreadable
+from engine.record.header import is_rolled_back
+from engine.record.log_framing import EntryNumber
+from engine.record.scan import ScannedRecords, ScanStop, scan_records
+from engine.results import IndexState
+from engine.settings.config import Clock, FileSizes
+
+if TYPE_CHECKING:
+    from engine.derived.topic_view import TopicView
+    from engine.open.scratch_index import Derivation, DerivedIndex
+
+REFRESH_BYTES = 32 << 20
+"""Of the log that one refresh reads at most, so that it ends soon; the next goes on."""
+
+STUCK_SECONDS = 1.0
+"""How long bytes that are no record may still become one; then they are damage, passed when a queue leads past it."""
+
+MAX_LOOKS = 200
+"""How often the queue of the newest record is looked at for its entry; a deleted topic's never comes."""
+
+MAX_LOOKS_BESIDE = 10
+"""The same where the writer has queues in RocksDB, too: the files may be of a time before, and get no more entries."""
+
+TELLING_FOLDERS = ("consumequeue_rocksdb", "batchconsumequeue")
+"""What comes into them, or into the store's root, tells of which kind it is."""
+
+NEWEST_BYTES = 4096
+"""So many bytes of the newest record are compared at each look: they are others when the log was rewritten."""
+
+INDEX_SECONDS = 1.0
+"""For so long a store may lack an index file before one is derived: brokers make the first with the first message."""
+
+BEHIND_SECONDS = 5.0
+"""For so long a message may lack its keys in the index files before an index is derived: a broker that keeps keys in
+RocksDB by now leaves the files that it had."""
+
+PROOF_SECONDS = 1.0
+"""After that time an index whose sizes could not be proved is tried again, if the log has grown; then after twice that
+time, and so on."""
+
+NEWEST_ENTRIES = 64
+"""So many of a queue's newest entries are looked at for one that leads to a whole record."""
+
+QUEUES_SECONDS = 1.0
+"""For so long a record may lack a queue, in a store without any, before queues are derived: its writer may be about to
+make them."""
+
+NO_QUEUES = "no consume queue as a file"
+
+Place = tuple[str, int, int]
+"""Topic, queue id, queue offset."""
+
+Gap = tuple[int, int]
+"""Physical offsets: records behind the first and before the second have no keys in index files."""
+
+
+class Follower:
+    """Takes in what the writer did. Thread safety: one refresh at a time; readers go on meanwhile."""
+
+    def __init__(
+        self,
+        layout: StoreLayout,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index,
+        topics: TopicView,
+        deleted: DeletedTopics,
+        *,
+        appended: Callable[[str, int], None],
+        expired: Callable[[Expired], None],
+        queue_gone: Callable[[str, int], None],
+        topics_changed: Callable[[], None],
+        log_rewritten: Callable[[int], None],
+        choice: ChosenSizes,
+        sizes: Callable[[], FileSizes],
+        choose_sizes: Callable[[], ChosenSizes],
+        derive: Callable[[], Derivation],
+        derive_index: Callable[[], DerivedIndex],
+        clock: Clock,
+    ) -> None:
+        """Positions are found by `begin`; the callbacks tell listeners. `choice` are the sizes that the files were
+        opened with, `sizes` those used by now, `choose_sizes` asks the files again. `derive` has `queues` and `index`
+        made from the log, `derive_index` the index alone."""
+        self._layout = layout
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._topics = topics
+        self._deleted = deleted
+        self._appended = appended
+        self._expired = expired
+        self._queue_gone = queue_gone
+        self._topics_changed = topics_changed
+        self._log_rewritten = log_rewritten
+        self._choice = choice
+        self._sizes = sizes
+        self._choose_sizes = choose_sizes
+        self._derive = derive
+        self._derive_index = derive_index
+        self._derived_index: DerivedIndex | None = None
+        self._no_index_since: float | None = None
+        self._index_watch = Watch(layout.index)
+        self._lacking: str | None = None
+        self._gaps_due: frozenset[Gap] = frozenset()
+        self._gaps_looked: dict[Gap, int] = {}
+        self._no_queues_since: float | None = None
+        self._are_queues_missing = False
+        self._leaving: dict[str, Watch] = {}
+        self._next_keys_look, self._keys_due, self._keys_looked = 0.0, 0, 0
+        self._clock = clock
+        self._derivation: Derivation | None = None
+        self._are_files_behind = False
+        self._kind = StoreFeatures()
+        self._is_withdrawn = False
+        self._log_begin = 0
+        self._newest: tuple[int, bytes] | None = None
+        self._number: EntryNumber | None = None
+        self._next_proof, self._proof_seconds, self._proof_end = 0.0, PROOF_SECONDS, -1
+        self._end = 0
+        self._published = 0
+        self._told_generation = 0
+        self._told_begin = -1
+        self._awaited: Place | None = None
+        self._looks = 0
+        self._stuck_since: float | None = None
+        self._log_watch, self._queues_watch = Watch(*layout.commit_log.folders), Watch(layout.consume_queues)
+        self._topics_watch = Watch(layout.topics)
+        folders = (layout.root, layout.config, layout.consume_queues, *(layout.root / name for name in TELLING_FOLDERS))
+        self._kind_watches = [Watch(folder) for folder in folders]
+
+    def begin(self) -> None:
+        """Find where the writer's queues end, and what the log has after that; or derive queues from all of it."""
+        self._kind = features_of(self._layout, self._topics.table)
+        self._begin_at(self._newest_by_files())
+        if self._must_derive():
+            self._begin_deriving()
+        self.refresh()
+
+    @property
+    def kind(self) -> StoreFeatures:
+        """What of the store is not read."""
+        return self._kind
+
+    @property
+    def derived_reason(self) -> str | None:
+        """Why queues and index are derived from the log; None when the writer's own are used."""
+        return self._kind.queues if self._derivation is not None else None
+
+    def close(self) -> None:
+        """Remove what was derived."""
+        for derived in (self._derivation, self._derived_index):
+            if derived is not None:
+                derived.close()
+        self._derivation = self._derived_index = self._lacking = None
+
+    def _begin_at(self, newest: tuple[int, int] | None) -> None:
+        """Show what ends with the record at [physical offset, end); None: the log from its begin."""
+        self._newest = self._number = None
+        self._log_begin = self._end = self._log.min_offset
+        if newest is not None:
+            physical_offset, self._end = newest
+            self._remember_newest(physical_offset, self._end)
+        self._publish()
+        self._queues.expire(self._log.min_offset)
+        self._queues.refresh(self._end)
+        self._told_generation = self._queues.generation
+
+    @property
+    def index_state(self) -> IndexState:
+        """Whether keys are found."""
+        index = self._index
+        if self._derivation is not None:
+            return IndexState("derived", f"made from the commit log: the store has {self._kind.queues}")
+        if self._derived_index is not None:
+            folder, end = self._layout.index, self._derived_index.end
+            so_far = "" if end >= self._end else f"; of its first {end - self._log.min_offset:,} bytes so far"
+            what = self._lacking or "no index file, as where a broker keeps keys in RocksDB"
+            return IndexState("derived", f"made from the commit log: {folder} has {what}{so_far}")
+        if self._choice.rebuild_index:
+            reason = (
+                f"the slots and entries of {index.directory} can't be proved from its files; name them by"
+                " -o maxHashSlotNum and maxIndexNum as in the broker's broker.conf"
+            )
+            return IndexState("not proved", reason)
+        if not index.files and self._end > self._log.min_offset:
+            reason = (
+                f"{index.directory} has no index file: a broker makes one with its first message, or keeps keys in"
+                " RocksDB; then one is made from the commit log in a moment"
+            )
+            return IndexState("none", reason)
+        return IndexState("in use")
+
+    def refresh(self) -> bool:
+        """Look for new records, queues and topics, and for files that came or went; whether anything changed. After an
+        error (StoreError, OSError) the next call looks at everything."""
+        try:
+            return self._refresh()
+        except BaseException:
+            for watch in self._watches():
+                watch.forget()
+            raise
+
+    def _watches(self) -> tuple[Watch, ...]:
+        return self._log_watch, self._queues_watch, self._topics_watch, *self._kind_watches
+
+    def _refresh(self) -> bool:
+        known = self._log.files.files
+        if not known and not self._is_withdrawn:
+            self._require_same_log()
+        listed = self._list_log()
+        if not self._is_withdrawn and (
+            self._is_rewritten(known) or self._has_other_sizes(listed) or self._is_of_other_kind()
+        ):
+            self._withdraw()
+        if self._is_withdrawn:
+            self._begin_again()
+            return True
+        if listed:
+            self._publish()
+        if self._derivation is not None:
+            return self._refresh_derived(self._derivation) or listed
+        self._advance()
+        grown = self._end != self._published
+        if grown:
+            self._publish()
+        changed = listed or grown
+        if self._topics_watch.changed():
+            changed |= self._reload_topics()
+        if self._queues_watch.changed() or changed or self._is_behind() or self._are_leaving():
+            changed |= self._follow_queues()
+        if self._lacks_queues():
+            self._are_queues_missing, self._kind = True, replace(self._kind, queues=NO_QUEUES)
+            self._begin_deriving()
+            self._topics_changed()
+            return True
+        # The index each time: the writer indexes its last records after they are in their queues.
+        return self._refresh_index() or changed
+
+    def _reload_topics(self) -> bool:
+        """Read topics.json; whether anything changed. A broker names a deleted topic no more, and then removes the
+        files of its queues, in a folder that stays."""
+        before = set(self._topics.table.names())
+        changed = self._topics.reload()
+        for topic in before.difference(self._topics.table.names()):
+            self._leaving[topic] = Watch(self._layout.consume_queues / topic)
+        return changed
+
+    def _are_leaving(self) -> bool:
+        """Whether files of a topic may have gone that topics.json names no more."""
+        self._leaving = {topic: watch for topic, watch in self._leaving.items() if self._queues.queue_ids(topic)}
+        return any(watch.changed() for watch in self._leaving.values())
+
+    def _lacks_queues(self) -> bool:
+        """Whether a record has waited for a queue for a while, in a store that has none."""
+        if self._awaited is None or self._queues.topics():
+            self._no_queues_since = None
+        elif self._no_queues_since is None:
+            self._no_queues_since = time.monotonic()
+        return self._no_queues_since is not None and time.monotonic() - self._no_queues_since >= QUEUES_SECONDS
+
+    def _kind_now(self) -> StoreFeatures:
+        """What kind of store is there by now; one whose queues were missing has none until it has some."""
+        kind = features_of(self._layout, self._topics.table)
+        if self._are_queues_missing and kind.queues is None and not self._listed_queues().topics():
+            return replace(kind, queues=NO_QUEUES)
+        return kind
+
+    def _listed_queues(self) -> ConsumeQueues:
+        """The writer's own queues, as their folders are now."""
+        queues = ConsumeQueues(self._layout.consume_queues, self._queues.file_bytes, Access.READ)
+        queues.load()
+        return queues
+
+    def _refresh_index(self) -> bool:
+        """Look for what the writer indexed; or index it, where it has no index file for a while, or leaves those that
+        it has."""
+        index, derived = self._index, self._derived_index
+        is_waited_for = derived is not None and self._lacking is None
+        if is_waited_for and self._index_watch.changed() and index_paths(self._layout.index):
+            self._drop_derived()
+            derived = None
+        if derived is not None:
+            return derived.advance(self._end, REFRESH_BYTES)
+        changed = index.refresh()
+        is_usable = bool(index.files) and not index.foreign and not self._choice.rebuild_index
+        if is_usable and (lacking := self._lacking_keys()) is not None:
+            self._lacking, self._derived_index = lacking, self._derive_index()
+            changed = True
+        elif index.files or index.foreign or self._choice.rebuild_index or self._end <= self._log.min_offset:
+            self._no_index_since = None
+        elif self._no_index_since is None:
+            self._no_index_since = time.monotonic()
+        elif time.monotonic() - self._no_index_since >= INDEX_SECONDS:
+            self._derived_index, self._no_index_since = self._derive_index(), None
+            changed = True
+        return changed
+
+    def _lacking_keys(self) -> str | None:
+        """Which keys of messages that were there at the look before this one the index files lack, if any."""
+        now = time.monotonic()
+        if now < self._next_keys_look:
+            return None
+        self._next_keys_look = now + BEHIND_SECONDS
+        due, self._keys_due = self._keys_due, self._end
+        try:
+            gaps = self._gaps()
+        except RefusedReadError as error:
+            return f"a file that can't be read: {error}"
+        for after, before in gaps:
+            if self._are_keys_between((after, before)):
+                return f"no keys from {max(after, self._log.min_offset):,} to {before:,}, as after a kill of its broker"
+        if self._are_keys_left_out(due):
+            behind = f"no keys behind {self._index.last_physical_offset:,}"
+            return f"{behind}, as where a broker keeps keys in RocksDB"
+        return None
+
+    def _gaps(self) -> list[Gap]:
+        """Where, before an index file and behind the one before it, records may lie whose keys are in none; known since
+        the look before."""
+        files = self._index.files
+        ends = [-1, *(one.last_physical_offset for one in files[:-1])]
+        begins = [one.header.begin_physical_offset for one in files]
+        begin = self._log.min_offset
+        gaps = frozenset(
+            (after, before) for after, before in zip(ends, begins, strict=True) if max(after + 1, begin) < before
+        )
+        due, self._gaps_due = self._gaps_due & gaps, gaps
+        return sorted(due)
+
+    def _are_keys_between(self, gap: Gap) -> bool:
+        """Whether there is a record with keys within a gap; as far as one look reads. The next one goes on."""
+        (after, before), files = gap, self._log.files
+        begin = self._gaps_looked.get(gap, files.min_offset)
+        if gap not in self._gaps_looked and after >= begin:
+            begin = files.framing.frame_start(after) if self._is_whole(after) else after - after % files.file_bytes
+        begin, end = max(begin, files.min_offset), min(files.framing.frame_start(before), self._end)
+        self._gaps_looked[gap] = self._looked_for_keys(begin, end, after)
+        return self._gaps_looked[gap] < 0
+
+    def _are_keys_left_out(self, due: int) -> bool:
+        """Whether the log has a record with keys behind those in the index files, up to `due`; as far as one look
+        reads. The next one goes on."""
+        last, files = self._index.last_physical_offset, self._log.files
+        if self._newest is not None and last >= self._newest[0]:
+            return False
+        begin = last - last % files.file_bytes  # a frame begins there, whatever the index says
+        begin = max(files.min_offset, begin, self._keys_looked)
+        looked = self._looked_for_keys(begin, due, last)
+        self._keys_looked = max(looked, self._keys_looked)
+        return looked < 0
+
+    def _looked_for_keys(self, begin: int, end: int, after: int) -> int:
+        """How far of [begin, end) one look came without a record with keys behind `after`; -1: there is one."""
+        if begin >= end:
+            return begin
+        files = self._log.files
+        scan = LogScan(files, begin, lambda topic, queue_id: None, end=end, trusted_end=end, pages=MappedFile.whole)
+        for found in scan:
+            headers, (rows, _) = found.records.headers, found.index_keys
+            is_kept = ~is_rolled_back(headers["sys_flag"][rows])
+            if (is_kept & (headers["physical_offset"][rows] > after)).any():
+                return -1
+            if scan.end - begin >= REFRESH_BYTES:
+                return scan.end
+        return end
+
+    def _drop_derived(self) -> None:
+        """Go back to the writer's own queues and index."""
+        layout, sizes = self._layout, self._choice.sizes
+        if self._derivation is not None:
+            self._queues.move(layout.consume_queues, sizes.consume_queue_bytes, Access.READ)
+        self._index.move(layout.index, sizes.index_slots, sizes.index_entries, Access.READ)
+        self.close()
+
+    def _list_log(self) -> bool:
+        """List the log's files if they may have changed; whether they had."""
+        files = self._log.files
+        last = files.last
+        is_growing = last is not None and _length(last) != files.file_bytes  # somebody copies it here just now
+        return (self._log_watch.changed() or is_growing) and files.refresh()
+
+    # queues of our own
+
+    def _is_of_other_kind(self) -> bool:
+        """Whether by now the writer's queues are of another kind, or no file of them follows the log any more."""
+        looks = [watch.changed() for watch in self._kind_watches]
+        if any(looks):
+            self._reload_topics()
+            before, self._kind = self._kind, self._kind_now()
+            if (before.queues, before.has_both) != (self._kind.queues, self._kind.has_both):
+                return True
+        return self._derivation is None and self._are_files_behind
+
+    def _must_derive(self) -> bool:
+        """Whether the writer's queues can't be used: there are none as files, or these do not lead to each record."""
+        kind = self._kind
+        if kind.queues is None:
+            return False
+        if not kind.has_both or self._are_files_behind or not self._queues.topics():
+            return True
+        return not queues_complete(self._log, self._queues, self._deleted, self._end)
+
+    def _begin_deriving(self) -> None:
+        if self._derived_index is not None:
+            self._drop_derived()
+        self._derivation = derivation = self._derive()
+        self._newest = self._awaited = None
+        self._log_begin = self._end = self._log.min_offset
+        self._publish()
+        self._queues.expire(self._log.min_offset)
+        self._take_derived(derivation, None)
+        derivation.take_appended()
+        self._topics.reload()
+        self._forget_deleted(derivation)
+        self._told_generation = self._queues.generation
+
+    def _take_derived(self, derivation: Derivation, most_bytes: int | None) -> bool:
+        """Dispatch what the log has, and show it; whether there was any."""
+        try:
+            derivation.advance(most_bytes)
+        finally:
+            grown, self._end = derivation.end != self._end, derivation.end
+            newest = derivation.newest
+            if grown and newest is not None:
+                self._remember_newest(newest.physical_offset, newest.end)
+            self._publish()
+        return grown
+
+    def _refresh_derived(self, derivation: Derivation) -> bool:
+        changed = self._take_derived(derivation, REFRESH_BYTES)
+        if self._topics_watch.changed() or self._queues_watch.changed():
+            self._topics.reload()
+            changed |= self._forget_deleted(derivation)
+        for expired in self._queues.expire(self._log.min_offset):
+            self._expired(expired)
+        if self._log.min_offset != self._told_begin:
+            self._told_begin = self._log.min_offset
+            derivation.delete_expired(self._clock())
+        for topic, queue_id in derivation.take_appended():
+            self._appended(topic, queue_id)
+        if self._queues.generation != self._told_generation:
+            self._told_generation = self._queues.generation
+            self._topics_changed()
+            changed = True
+        return changed
+
+    def _forget_deleted(self, derivation: Derivation) -> bool:
+        """Drop topics that their broker deleted, where topics.json is what knows them."""
+        table = self._topics.table
+        if not self._kind.topics_known or table.problem is not None or not table.names():
+            return False
+        root = self._layout.root
+        known = {*table.names(), *folders_in(self._layout.consume_queues), *folders_in(root / BATCH_QUEUES)}
+        gone = derivation.forget_topics(known)
+        for topic, queue_id in gone:
+            self._queue_gone(topic, queue_id)
+        return bool(gone)
+
+    # a log that is another than the one that was shown
+
+    def _is_rewritten(self, known: tuple[MappedFile, ...]) -> bool:
+        """Whether the log went back, or one of its `known` files was replaced, or its newest record is another."""
+        files = self._log.files
+        begin = files.min_offset
+        shown = (one for one in known if begin <= one.start < self._end)
+        if begin < self._log_begin or any(files.find(one.start) is not one for one in shown):
+            return True
+        self._log_begin = begin
+        if self._newest is None or self._newest[0] < begin:
+            return False
+        physical_offset, head = self._newest
+        try:
+            return self._log.files.peek(physical_offset, len(head)) != head
+        except RefusedReadError:  # what can't be read is shown as it was
+            return False
+
+    def _remember_newest(self, physical_offset: int, end: int) -> None:
+        size = min(end - physical_offset, NEWEST_BYTES)
+        try:
+            self._newest = physical_offset, self._log.files.peek(physical_offset, size)
+        except RefusedReadError:
+            self._newest = None
+
+    def _withdraw(self) -> None:
+        """Show nothing of the log and the queues any more, and say so: their places are to mean other messages."""
+        self._is_withdrawn = True
+        self._newest = self._awaited = self._stuck_since = None
+        self._keys_due = self._keys_looked = 0
+        self._gaps_due, self._gaps_looked = frozenset(), {}
+        self._no_queues_since = None
+        self._log.files.forget(self._log.files.file_bytes)
+        self._queues.forget(self._queues.file_bytes)
+        if self._derivation is not None or self._derived_index is not None:
+            self._drop_derived()
+        self._log_rewritten(self._end)
+        for topic, queue_id in self._queues.gone():
+            self._queue_gone(topic, queue_id)
+
+    def _begin_again(self) -> None:
+        """Show what is there now. OpenError, OSError: nothing is shown, and the next look tries again."""
+        layout = self._layout
+        self._reload_topics()
+        if layout.root.is_dir():
+            refuse_unreadable(layout)
+        self._require_same_log()
+        self._kind = features_of(layout, self._topics.table)
+        self._deleted.reload()
+        self._choice = self._choose_sizes()
+        sizes = self._choice.sizes
+        self._log.files.forget(sizes.commit_log_bytes)
+        self._log.files.refresh()
+        self._queues.forget(sizes.consume_queue_bytes)
+        self._index.reopen(sizes.index_slots, sizes.index_entries)
+        newest = self._newest_by_files()
+        self._queues.load()
+        self._begin_at(newest)
+        if self._must_derive():
+            self._begin_deriving()
+        self._is_withdrawn = self._are_files_behind = self._are_queues_missing = False
+        for watch in self._watches():
+            watch.forget()
+        self._topics_changed()
+
+    def _require_same_log(self) -> None:
+        """UnsupportedStoreError when the store's log is in another folder by now: it is of another kind."""
+        layout = self._layout
+        if layout.commit_log != self._log.files.paths:
+            folder = layout.shown(layout.commit_log.folders[0])
+            what = f"following a log that is another by now ({layout.framing.kind}, {folder})"
+            raise UnsupportedStoreError(layout.root, what, "mount the store again")
+
+    # sizes, which no file may have told yet
+
+    def _has_other_sizes(self, listed: bool) -> bool:
+        """Whether files say by now that those of the log or the queues have other sizes than they are read with. An
+        index that is found to have others is opened with them."""
+        if not self._may_tell_sizes(listed):
+            return False
+        before, sizes = self._choice, self._sizes()
+        layout = self._layout
+        if self._derivation is not None:
+            self._choice = self._choose_sizes()
+            return self._choice.sizes.commit_log_bytes != sizes.commit_log_bytes
+        if not before.rebuild_index and find_sizes(layout, remembered_sizes(layout)) == before.found:
+            return False
+        self._choice = self._choose_sizes()
+        chosen = self._choice.sizes
+        is_theirs = self._derived_index is None
+        if is_theirs and (chosen.index_slots, chosen.index_entries) != (sizes.index_slots, sizes.index_entries):
+            self._index.reopen(chosen.index_slots, chosen.index_entries)
+        return (chosen.commit_log_bytes, chosen.consume_queue_entries) != (
+            sizes.commit_log_bytes,
+            sizes.consume_queue_entries,
+        )
+
+    def _may_tell_sizes(self, listed: bool) -> bool:
+        """Whether a file is there of a kind that had none, or one that does not fit, or an index may be proved now."""
+        found, log, index = self._choice.found, self._log.files, self._index
+        if found.commit_log_bytes is None:
+            return bool(log.files or log.problems)
+        if self._derivation is not None:
+            return listed and bool(log.problems)
+        if found.consume_queue_bytes is None and self._end > log.min_offset:
+            return True
+        has_index = self._derived_index is None and bool(index.files or index.foreign)
+        if found.index_file_bytes is None and has_index:
+            return True
+        return (listed and bool(log.problems)) or (self._choice.rebuild_index and self._may_be_proved())
+
+    def _may_be_proved(self) -> bool:
+        now = time.monotonic()
+        if now < self._next_proof or self._end == self._proof_end:
+            return False
+        self._next_proof, self._proof_end = now + self._proof_seconds, self._end
+        self._proof_seconds *= 2
+        return True
+
+    def _publish(self) -> None:
+        """Let readers see the log up to where it is whole."""
+        self._log.resume(self._end, 0)
+        self._published = self._end
+
+    def _is_behind(self) -> bool:
+        """Whether the queues need another look though nothing may have happened since."""
+        return self._awaited is not None or self._queues.is_behind
+
+    def _follow_queues(self) -> bool:
+        min_offset = self._log.min_offset
+        for expired in self._queues.expire(min_offset):
+            self._expired(expired)
+        appended = self._queues.refresh(self._end)
+        for topic, queue_id in self._queues.gone():
+            self._queue_gone(topic, queue_id)
+        for topic, queue_id in appended:
+            self._appended(topic, queue_id)
+        if self._awaited is not None:
+            self._looks += 1
+            if self._is_there(self._awaited):
+                self._awaited = None
+            elif self._looks >= (MAX_LOOKS_BESIDE if self._kind.has_both else MAX_LOOKS):
+                self._awaited = None
+                self._are_files_behind = self._kind.has_both
+        generation = self._queues.generation
+        came_or_went = generation != self._told_generation
+        if came_or_went:
+            self._told_generation = generation
+            self._topics_changed()
+        return bool(appended) or came_or_went
+
+    def _is_there(self, place: Place) -> bool:
+        """Whether its queue holds the entry of a record, or nothing tells, because the disk refuses the queue."""
+        topic, queue_id, queue_offset = place
+        try:
+            queue = self._queues.get(topic, queue_id)
+        except RefusedReadError:
+            return True
+        return queue is not None and queue.max_offset > queue_offset
+
+    # the log
+
+    def _advance(self) -> None:
+        """Move the end over what is whole after it."""
+        began = self._end
+        limit = began + REFRESH_BYTES
+        while self._end < limit and self._advance_in_file(limit):
+            pass
+        if self._end != began:
+            self._stuck_since = None
+
+    def _advance_in_file(self, limit: int) -> bool:
+        """Move within one file, or to the next one; whether there may be more."""
+        file = self._log.files.find(self._end)
+        if file is None:
+            return self._skip_expired()
+        try:
+            view = file.whole()
+        except StoreError:
+            return False
+        position = self._end - file.start
+        if not any(view[position : position + 8]):
+            return self._is_refused(self._end, 8) and self._pass_damage()
+        stop = ScanStop.END
+        end, framing = min(len(view), limit - file.start), self._log.framing
+        for found in scan_records(view, position, file.start, end, framing=framing, before=self._number):
+            self._note_newest(found)
+            self._number = found.number
+            stop = found.stop or stop
+            self._end = file.start + found.end
+            if len(found):
+                self._remember_newest(int(found.records.headers["physical_offset"][-1]), self._end)
+        following = file.start + file.size
+        if stop is ScanStop.BLANK and self._log.files.find(following) is not None:
+            self._end = following
+            return True
+        if self._end == file.start + position and stop is ScanStop.DAMAGED:
+            return self._pass_damage()
+        return False
+
+    def _skip_expired(self) -> bool:
+        """Retention overtook us: go on where the log begins now."""
+        if self._end >= self._log.min_offset:
+            return False
+        self._end, self._number = self._log.min_offset, None
+        return True
+
+    def _note_newest(self, found: ScannedRecords) -> None:
+        """Remember the newest record that a queue must lead to, to know when its writer's dispatch has caught up."""
+        rows = queued_rows(found)
+        if len(rows):
+            row = int(rows[-1])
+            topic = found.topics[int(found.topic_rows[row])]
+            place = (int(found.records.queue_ids[row]), int(found.records.headers["queue_offset"][row]))
+            self._awaited, self._looks = (topic, *place), 0
+
+    def _pass_damage(self) -> bool:
+        """Go on after bytes that are no record once a queue leads past them; whether that helped."""
+        now = time.monotonic()
+        if self._stuck_since is None:
+            self._stuck_since = now
+        if now - self._stuck_since < STUCK_SECONDS:
+            return False
+        self._stuck_since = now
+        newest = self._newest_by_files()
+        if newest is None or newest[1] <= self._end:
+            return False
+        physical_offset, self._end = newest
+        self._number = None
+        self._remember_newest(physical_offset, self._end)
+        return True
+
+    def _newest_by_files(self) -> tuple[int, int] | None:
+        """Physical offset and end of the newest record that a queue leads to, whole or refused by the disk, by the
+        queues' files as they are now, whatever is shown of them; None when there is none."""
+        queues = self._listed_queues()
+        found = np.concatenate([np.empty(0, ENTRY), *queues.newest_entries(NEWEST_ENTRIES)])
+        found = found[~is_pre_blank(found)]
+        places = found["physical_offset"].astype(np.int64)
+        ends = places + found["size"]
+        for row in np.lexsort((places, ends))[::-1].tolist():
+            physical_offset, end = int(places[row]), int(ends[row])
+            if self._is_refused(physical_offset, end - physical_offset) or self._is_whole(physical_offset):
+                return physical_offset, end
+        return None
+
+    def _is_refused(self, physical_offset: int, size_bytes: int) -> bool:
+        """Whether the disk refuses one of these bytes of the log."""
+        try:
+            self._log.files.peek(physical_offset, size_bytes)
+        except RefusedReadError:
+            return True
+        return False
+
+    def _is_whole(self, physical_offset: int) -> bool:
+        file, framing = self._log.files.find(physical_offset), self._log.framing
+        start = framing.frame_start(physical_offset)
+        try:
+            if file is None or start < file.start:
+                return False
+            return framing.problem(file.whole()[start - file.start :], start) is None
+        except StoreError:
+            return False
+
+
+def _length(file: MappedFile) -> int:
+    """Bytes that the file of that name has now; 0 when it is gone."""
+    try:
+        return file.path.stat().st_size
+    except FileNotFoundError:
+        return 0

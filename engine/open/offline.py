@@ -1,0 +1,59 @@
+"""A check of a closed store: opened by its files alone, and never written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from engine.errors import NotAStoreError
+from engine.files.layout import StoreLayout
+from engine.files.lock import StoreLock
+from engine.files.mapped_file import Access
+from engine.files.paths import store_root
+from engine.open.check import Check, Progress, settings_problems
+from engine.open.features import features_of
+from engine.open.geometry import choose_at, layout_of, read_topics
+from engine.open.open import open_store_files
+from engine.open.preflight import is_new, refuse_features, refuse_unreadable
+from engine.open.recover import evidence_at_rest, leave_out_deleted, read_last_shutdown, valid_recovery_point
+from engine.results import Problem, ProblemKind
+from engine.settings.config import StoreConfig
+
+
+def check_store(
+    path: Path | str, progress: Progress | None = None, config: StoreConfig | None = None
+) -> Iterator[Problem]:
+    """Check an unmounted store without writing a byte; yields each finding. OpenError when it can't be read.
+
+    `config` says where its log is, as for an opening; the mode counts for nothing.
+    A live writer is the first finding (LIVE_WRITER), and then the only one: its files change under the reader.
+    """
+    config = config or StoreConfig()
+    layout = layout_of(store_root(path), config)
+    if is_new(layout):
+        raise NotAStoreError(layout.root, "nothing is there")
+    refuse_unreadable(layout)
+    refuse_features(layout, features_of(layout, read_topics(layout, config)))
+    holder = StoreLock.holder(layout.lock)
+    if holder is not None:
+        text = f"process {holder} writes this store: check it through its mount, or stop that process first"
+        yield Problem(ProblemKind.LIVE_WRITER, "lock", -1, text)
+        return
+    yield from check_at_rest(layout, config, progress)
+
+
+def check_at_rest(layout: StoreLayout, config: StoreConfig, progress: Progress | None = None) -> Iterator[Problem]:
+    """Check a store that nobody else writes."""
+    topics, choice = read_topics(layout, config), choose_at(layout, config)
+    yield from settings_problems(layout, topics, choice)
+    with closing(open_store_files(layout, config, choice.sizes, Access.READ)) as parts:
+        parts.queues.unread = {}
+        parts.queues.recover(scan=True)
+        parts.queues.expire(parts.log.min_offset)
+        last_shutdown, names = read_last_shutdown(layout), frozenset(topics.names() if topics.problem is None else ())
+        point = valid_recovery_point(layout, parts.log, last_shutdown)
+        if point is None:
+            leave_out_deleted(parts.queues, parts.deleted, last_shutdown, names)
+        evidence = evidence_at_rest(parts.log, parts.queues, parts.deleted, point, clean=last_shutdown.clean)
+        yield from Check(parts, None, progress, evidence).problems()

@@ -1,0 +1,310 @@
+"""Opened: the three ways to open a store, up to where it is ready to be read (docs/format.md, 8).
+
+WRITE      takes the lock, leaves `abort`, recovers on disk
+READ_ONLY  no writer may be there; recovers in private memory
+FOLLOW     beside a writer; nothing is locked, recovered or written
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.deadline import uncollected
+from engine.derived.consume_queues import ConsumeQueues
+from engine.derived.deleted_topics import DeletedTopics
+from engine.derived.dispatch import Dispatcher
+from engine.derived.index import Index
+from engine.errors import NotAStoreError, RefusedReadError, StoreLockedError
+from engine.files.disk import Disk, make_directory, remove_file, write_durably
+from engine.files.file_queue import BufferPool, FileQueue
+from engine.files.file_scan import written_ns
+from engine.files.ignored import IgnoredErrors
+from engine.files.layout import StoreLayout
+from engine.files.lock import StoreLock
+from engine.files.mapped_file import Access
+from engine.files.open_files import OpenFiles
+from engine.files.paths import hold_folder
+from engine.files.preallocate import Preallocator
+from engine.log.commit_log import CommitLog
+from engine.open.features import StoreFeatures, features_of
+from engine.open.geometry import ChosenSizes, choose_at, layout_of, read_topics, remembered_sizes
+from engine.open.preflight import (
+    is_new,
+    refuse_folders,
+    refuse_obstacles,
+    refuse_read_only_end,
+    refuse_unreadable,
+    refuse_unwritable,
+    unreadable,
+)
+from engine.open.quarantine import quarantine_config, set_aside
+from engine.open.recover import LastShutdown, RecoveryResult, read_last_shutdown, recover
+from engine.open.remake import LogEntries
+from engine.open.store_files import StoreFiles
+from engine.results import RecoveryReport
+from engine.settings.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig, StoreIdentity
+from engine.settings.identity import make_identity, read_identity, require_identity
+from engine.settings.shape_files import remember_paths, write_sizes
+from engine.settings.topics_file import TopicTable
+
+STORE_MODE = 0o700
+"""Of the directory of a new store: its files can be read by all who can reach them, as a broker's."""
+
+
+def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes, access: Access) -> StoreFiles:
+    """Open the store at `layout` with these sizes. Nothing is changed on disk, no position is known yet. OSError:
+    nothing stays open."""
+    writes = access is Access.WRITE
+    source = None
+    if writes and config.preallocate:
+        source = Preallocator(layout.commit_log, sizes.commit_log_bytes, config.disk, warm=config.warm_files)
+    pool = None
+    if writes and config.transient_pool_buffers:
+        pool = BufferPool(config.transient_pool_buffers, sizes.commit_log_bytes)
+    open_files = OpenFiles()
+    with ExitStack() as stack:
+        if source is not None:
+            stack.callback(source.close)
+        files = FileQueue(
+            layout.commit_log,
+            sizes.commit_log_bytes,
+            access,
+            disk=config.disk,
+            source=source,
+            pool=pool,
+            open_files=open_files,
+            framing=layout.framing,
+        )
+        stack.callback(files.close)
+        queues = ConsumeQueues(layout.consume_queues, sizes.consume_queue_bytes, access, config.disk, open_files)
+        stack.callback(queues.close)
+        queues.load()
+        ignored = IgnoredErrors()
+        index = Index(layout.index, sizes.index_slots, sizes.index_entries, access, config.clock, config.disk, ignored)
+        stack.callback(index.close)
+        index.load()
+        stack.pop_all()
+    return StoreFiles(
+        layout,
+        access,
+        config.disk,
+        CommitLog(files, config.clock),
+        queues,
+        index,
+        Dispatcher(queues, index, config.delay_levels),
+        DeletedTopics(layout.deleted_topics, config.disk),
+        config.multi_dispatch,
+        ignored,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A store whose end is known; `lock` is held in WRITE only, unless the disk refused even that."""
+
+    parts: StoreFiles
+    table: TopicTable
+    recovered: RecoveryResult
+    lock: StoreLock | None
+    choice: ChosenSizes
+    kind: StoreFeatures
+    identity: StoreIdentity
+    let_go: Callable[[], None] = lambda: None
+    """Ends what holds the store's folders."""
+
+    def close(self) -> None:
+        """Close everything, leaving no mark."""
+        self.parts.close()
+        if self.lock is not None:
+            self.lock.release()
+        self.let_go()
+
+
+def open_store(path: Path, config: StoreConfig, create: bool) -> Opened:
+    """Open what is at `path` as `config.mode` says, with `create` (WRITE only) a new store if nothing is. OpenError,
+    ObstructedError, StoreFullError, OSError; ValueError: `create` with a mode that only reads."""
+    if create and config.mode is not OpenMode.WRITE:
+        raise ValueError(f"create=True goes with OpenMode.WRITE: {config.mode} makes no store")
+    layout = layout_of(path, config)
+    if config.identity is not None:
+        require_identity(layout, config.identity)
+    new = is_new(layout)
+    if new and not create:
+        raise NotAStoreError(path, "nothing is there: make a store with `mountctl init`, or create=True")
+    if new:
+        refuse_folders(layout)
+    else:
+        refuse_unreadable(layout)
+    opened = {
+        OpenMode.WRITE: _open_past_refused if config.stopped is None else _open_read_only,
+        OpenMode.READ_ONLY: _open_read_only,
+        OpenMode.FOLLOW: _open_following,
+    }
+    back = "can't be read: topics that were deleted may be there again"
+    notes = [f"{layout.shown(path)} {back}: {why}" for path, why in unreadable([layout.deleted_topics])]
+    with uncollected():  # some thousand queues stay
+        found = opened[config.mode](layout, config)
+    found.parts.queues.make_refused(LogEntries(found.parts))  # recovery itself makes them again where they stay
+    return replace(found, recovered=found.recovered.with_notes(notes))
+
+
+def _open_past_refused(layout: StoreLayout, config: StoreConfig) -> Opened:
+    """Write, whatever the disk refuses to read of what follows from the log: it is set aside, and made again."""
+    notes: dict[Path, str] = {}
+    while True:
+        try:
+            opened = _open_writing(layout, config)
+        except RefusedReadError as refused:
+            if refused.path in notes:  # the disk refuses the new one, too
+                raise
+            with StoreLock(layout.lock):
+                notes[refused.path] = set_aside(layout, refused, config.disk)
+        else:
+            return replace(opened, recovered=opened.recovered.with_notes(list(notes.values())))
+
+
+def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
+    path = layout.root
+    refuse_read_only_end(layout)
+    refuse_unwritable(layout, features_of(layout, read_topics(layout, config)))
+    for changed in make_directory(path, keep_owner=False, mode=STORE_MODE):  # a new store is whose who makes it
+        config.disk.sync_directory(changed)
+    refuse_obstacles(layout)
+    with ExitStack() as stack:
+        lock = stack.enter_context(StoreLock(layout.lock))
+        hold = stack.enter_context(ExitStack())
+        hold.callback(hold_folder(path))
+        last_shutdown = read_last_shutdown(layout)  # under the lock, as all that follows: no writer comes in between
+        own = (layout.clean_mark, layout.coverage, layout.checkpoint, layout.sizes)
+        unread = [f"{layout.shown(path)} can't be read, and is written anew: {why}" for path, why in unreadable(own)]
+        new = is_new(layout)
+        _make_directories(
+            [*layout.commit_log.writable, layout.consume_queues, layout.index, layout.config], config.disk
+        )
+        for folder in layout.commit_log.writable:
+            hold.callback(hold_folder(folder))
+        table, notes = _topics_to_write(layout, config)
+        kind = features_of(layout, table)
+        refuse_unwritable(layout, kind)  # now that no other writer can change it
+        choice = ChosenSizes(config.sizes or EMBEDDED_SIZES) if new else choose_at(layout, config)
+        remember_paths(layout, config.disk)
+        if remembered_sizes(layout) != choice.sizes:
+            write_sizes(layout.sizes, choice.sizes, config.disk)
+        begin_writing(layout, config.disk)
+        identity = make_identity(layout, config.disk)
+        lock.sync(config.disk)
+        parts = open_store_files(layout, config, choice.sizes, Access.WRITE)
+        stack.callback(parts.close)
+        topics = frozenset(table.names()) if not notes else frozenset()
+        recovered = _recover(parts, last_shutdown, choice, config, topics, table.discard).with_notes(unread + notes)
+        stack.pop_all()
+    return Opened(parts, table, recovered, lock, choice, kind, identity, hold.pop_all().close)
+
+
+def _topics_to_write(layout: StoreLayout, config: StoreConfig) -> tuple[TopicTable, list[str]]:
+    """The table of topics and what is to be said about it: one that can't be understood would stop all new topics, and
+    its writer would replace it, so it is moved away. Topics with messages are known from their queues, others and
+    permissions from its backup, as they were before the last change, or not any more."""
+    table, notes = read_topics(layout, config), list[str]()
+    while table.problem is not None:
+        reason = table.problem.reason
+        moved = list(quarantine_config(layout, f"config/{layout.topics.name}", config.disk))
+        table = read_topics(layout, config)
+        lost = "the last change of topics is lost" if table.names() else "empty topics and permissions are lost"
+        notes += [f"config/{layout.topics.name}: {reason}; {lost}", *moved]
+    return table, notes
+
+
+def _open_read_only(layout: StoreLayout, config: StoreConfig) -> Opened:
+    """READ_ONLY, and WRITE of a store that is stopped, whose lock is taken where the disk allows it."""
+    with ExitStack() as stack:
+        lock = _lock_if_possible(layout) if config.mode is OpenMode.WRITE else None
+        if lock is not None:
+            stack.enter_context(lock)
+        opened = _read_at_rest(layout, config, lock)
+        stack.pop_all()
+    return opened
+
+
+def _lock_if_possible(layout: StoreLayout) -> StoreLock | None:
+    try:
+        return StoreLock(layout.lock)
+    except OSError:
+        return None
+
+
+def _read_at_rest(layout: StoreLayout, config: StoreConfig, lock: StoreLock | None) -> Opened:
+    holder = StoreLock.holder(layout.lock)
+    if holder is not None and lock is None:
+        raise StoreLockedError(layout.root, holder or None)
+    table = read_topics(layout, config)
+    kind = features_of(layout, table)
+    choice = choose_at(layout, config)
+    if kind.has_batches:
+        choice = replace(choice, rebuild_index=True, note="a broker's index lacks the keys of messages within batches")
+    with ExitStack() as stack:
+        parts = open_store_files(layout, config, choice.sizes, Access.PRIVATE)
+        stack.callback(parts.close)
+        parts.queues.unread = {}
+        last_shutdown = read_last_shutdown(layout)
+        is_known = table.problem is None and kind.topics_known
+        topics = frozenset(table.names()) if is_known else frozenset()
+        recovered = _recover(parts, last_shutdown, choice, config, topics, lambda topic: None)
+        if lock is None:
+            _require_at_rest(layout, last_shutdown)
+        recovered = recovered.with_notes([f"made again in memory: {error}" for error in parts.queues.unread.values()])
+        parts.queues.unread = None  # who meets one from now on is told: nothing makes it again
+        stack.pop_all()
+    return Opened(parts, table, recovered, lock, choice, kind, read_identity(layout))
+
+
+def _require_at_rest(layout: StoreLayout, last_shutdown: LastShutdown) -> None:
+    """StoreLockedError when a writer has opened the store since its `last_shutdown` was read: nothing kept it out."""
+    holder = StoreLock.holder(layout.lock)
+    reopened = last_shutdown.clean and layout.abort.exists()
+    if holder is not None or reopened or written_ns(layout.lock) != last_shutdown.lock_mtime_ns:
+        raise StoreLockedError(layout.root, holder or None)
+
+
+def _open_following(layout: StoreLayout, config: StoreConfig) -> Opened:
+    table = read_topics(layout, config)
+    kind = features_of(layout, table)
+    choice = choose_at(layout, config)
+    with ExitStack() as stack:
+        parts = open_store_files(layout, config, choice.sizes, Access.READ)
+        stack.callback(parts.close)
+        parts.queues.recover(scan=False)
+        stack.pop_all()
+    recovered = RecoveryResult(RecoveryReport(), None, {})
+    return Opened(parts, table, recovered, None, choice, kind, read_identity(layout))
+
+
+def _recover(
+    parts: StoreFiles,
+    last_shutdown: LastShutdown,
+    choice: ChosenSizes,
+    config: StoreConfig,
+    topics: frozenset[str],
+    forget: Callable[[str], None],
+) -> RecoveryResult:
+    found = recover(parts, last_shutdown, topics, forget, rebuild_index=choice.rebuild_index, progress=config.progress)
+    return found.with_notes([choice.note] if choice.note else [])
+
+
+def _make_directories(paths: Sequence[Path], disk: Disk) -> None:
+    for path in paths:
+        for changed in make_directory(path):
+            disk.sync_directory(changed)
+
+
+def begin_writing(layout: StoreLayout, disk: Disk) -> None:
+    """From here on the store is not closed: whoever opens it next must see that, before a byte of it changes."""
+    if not os.path.lexists(layout.abort):
+        write_durably(layout.abort, b"", disk)
+        disk.sync_directory(layout.root)
+    if layout.clean_mark.exists():
+        remove_file(layout.clean_mark, disk)

@@ -1,0 +1,408 @@
+"""Refuse to open: what is no store, what is not ours to read or write, and what stands where a store needs its own.
+
+Among it a store whose log is not all there: files of it are elsewhere, on other paths or on disks that are not mounted.
+Nothing says where a log is but the broker's broker.conf. What a store does say:
+
+    config/commitlog.json       where we wrote it
+    consume queues, checkpoint  that there is a log, and how far it goes
+    the names of its files      that there are others between them: several paths take turns
+
+It is refused before anything of it is changed: its queues would be cut to the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.derived.checkpoint import read_checkpoint
+from engine.derived.marks import read_recovery_point
+from engine.errors import (
+    ConfigFileError,
+    DamagedRecordError,
+    DuplicateLogFileError,
+    MissingLogError,
+    NotAStoreError,
+    ObstructedError,
+    OptionError,
+    UnsupportedStoreError,
+)
+from engine.files.file_scan import SAMPLED_QUEUES, FoundFile, log_files, numbered_files, queue_folders, written_ns
+from engine.files.layout import StoreLayout
+from engine.files.mapped_file import Access, MappedFile, next_data, next_hole, used_end
+from engine.files.paths import is_refused_read, open_file, open_folder, read_file, require_file
+from engine.log.entries import ENTRY_STRUCT
+from engine.record.record import read_header
+from engine.record.scan import ScanStop, scan_records
+from engine.settings.config_file import MOST_BYTES, backup_of
+from engine.settings.shape_files import read_sizes, read_used_paths
+
+if TYPE_CHECKING:
+    from engine.open.features import StoreFeatures
+
+OWN_NAMES = ("commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "lock", "fsstore", "lost+found")
+BROKER_NAMES = (
+    "abort.bak",
+    "brokerIdentity",
+    "compaction",
+    "consumequeue_rocksdb",
+    "epochFileCheckpoint",
+    "rocksdbstore",
+    "timerlog",
+    "timerwheel",
+)
+KNOWN_NAMES = frozenset((*OWN_NAMES, *BROKER_NAMES, "batchconsumequeue", "consumequeue_ext", "transaction"))
+"""What a store may hold; anything else in a folder without a commit log says that it is no store."""
+
+NEWEST_ENTRIES = 2
+"""So many entries of a queue have to lead past the log's end: a single one may be damaged."""
+_TOO_FEW_TO_TELL = 2
+"""So many files may be all of a log whose newest were lost, or those of one path: their names do not tell."""
+MOST_RECORD_BYTES = 1 << 28
+MOST_OFFSET = 1 << 62
+
+
+def is_new(layout: StoreLayout) -> bool:
+    """Whether there is no store yet: nothing, an empty folder, or one that only holds a lock; and no log elsewhere."""
+    return _names(layout.root) <= {"lock", "lost+found"} and not log_files(layout.commit_log)
+
+
+def _names(root: Path) -> set[str]:
+    try:
+        return {member.name for member in root.iterdir()}
+    except FileNotFoundError:
+        return set()
+    except NotADirectoryError:
+        raise NotAStoreError(root, "it is a file, not a folder") from None
+
+
+def refuse_unreadable(layout: StoreLayout) -> None:
+    """NotAStoreError, ObstructedError, MissingLogError, DuplicateLogFileError, OptionError, or UnsupportedStoreError
+    that names what we don't read; silent when the store is one of ours."""
+    path, names, ledgers = layout.root, _names(layout.root), layout.ledgers()
+    if "commitlog" not in names and not ledgers and not names <= KNOWN_NAMES:
+        raise NotAStoreError(path, f"there is no commitlog folder, but {min(names - KNOWN_NAMES)!r}")
+    _refuse_ledgers(layout, ledgers)
+    refuse_folders(layout)
+    _refuse_duplicates(layout)
+    refuse_missing_log(layout)
+
+
+def unreadable(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """Small files of these that are there and that the disk refuses to read, each with its error in words. OSError."""
+    for path in paths:
+        try:
+            with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError, ObstructedError, ValueError):
+                read_file(path, MOST_BYTES)
+        except OSError as error:
+            if not is_refused_read(error):
+                raise
+            yield path, str(error.strerror)
+
+
+def refuse_folders(layout: StoreLayout) -> None:
+    """ObstructedError when no folder, or one that may not be followed, stands where the store has one; OptionError when
+    one of the log's can't be made either. OSError."""
+    logs = (*layout.ledgers(), *layout.commit_log.folders)
+    for folder in (*logs, layout.consume_queues, layout.index, layout.config, layout.own):
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise ObstructedError(folder, "folder")
+        if folder.is_dir():
+            os.close(open_folder(folder))  # who may not be followed there is told before anything is done
+        elif not folder.is_relative_to(layout.root) and not folder.parent.is_dir():
+            raise OptionError("storePathCommitLog", f"{folder.parent} does not exist")
+
+
+def refuse_unwritable(layout: StoreLayout, kind: StoreFeatures) -> None:
+    """UnsupportedStoreError when the store is of a kind that is only read: a writer could not keep up all of it."""
+    for ledger in layout.ledgers():
+        raise UnsupportedStoreError(
+            layout.root,
+            f"writing a DLedger commit log ({ledger.name}), which belongs to its group of brokers,",
+            "mount it with --read-only, or with --follow beside its broker; publish through the broker",
+        )
+    refuse_features(layout, kind)
+
+
+def refuse_features(layout: StoreLayout, kind: StoreFeatures) -> None:
+    """UnsupportedStoreError when not all that is derived in a store of that kind is ours to read."""
+    if kind.unwritable is not None:
+        instead = "it can be read all the same: mount it with --read-only or --follow"
+        raise UnsupportedStoreError(layout.root, kind.unwritable, instead)
+
+
+def _refuse_ledgers(layout: StoreLayout, ledgers: Sequence[Path]) -> None:
+    if len(ledgers) > 1:
+        raise UnsupportedStoreError(layout.root, f"more than one DLedger log ({ledgers[0].name}, {ledgers[1].name})")
+    older = log_files(layout.log_before_ledger) if ledgers else []
+    if older:
+        where = layout.shown(older[0].parent)
+        raise UnsupportedStoreError(layout.root, f"a commit log ({where}) from before DLedger's ({ledgers[0].name})")
+
+
+def obstacles(layout: StoreLayout) -> Iterator[ObstructedError]:
+    """What stands where a writer keeps a file, and is none: folders, links of others, FIFOs. OSError."""
+    settings = (layout.topics, backup_of(layout.topics), layout.sizes, layout.retention, layout.used_log_paths)
+    marks = (layout.clean_mark, layout.coverage, layout.deleted_topics)
+    for path in (layout.lock, layout.abort, layout.checkpoint, *settings, *marks):
+        try:
+            require_file(path)
+        except ObstructedError as error:
+            yield error
+
+
+def refuse_obstacles(layout: StoreLayout) -> None:
+    """ObstructedError when no file stands where a writer keeps one. OSError."""
+    for found in obstacles(layout):
+        raise found
+
+
+def _refuse_duplicates(layout: StoreLayout) -> None:
+    """Of two files with one name that both hold records, nobody can say which is the log's."""
+    for file, other in pairwise(log_files(layout.commit_log)):
+        both = file.name == other.name and all(FoundFile(one, 0).has_data for one in (file, other))
+        if both:
+            raise DuplicateLogFileError(file, other)
+
+
+def refuse_missing_log(layout: StoreLayout) -> None:
+    """MissingLogError when files of the log are shown to be elsewhere; it names the option that helps."""
+    used = _used_paths(layout)
+    if used and not layout.names_log_paths:
+        folders = [str(path) for paths in used.values() for path in paths]
+        raise MissingLogError(
+            layout.root,
+            layout.shown(layout.used_log_paths),
+            f"its log was written to {', '.join(folders)}",
+            f"if it is in {layout.default_commit_log} again, remove config/{layout.used_log_paths.name}",
+            " ".join(f"-o {name}={','.join(map(str, paths))}" for name, paths in used.items() if paths),
+        )
+    if not any(file.stat().st_size for file in log_files(layout.commit_log)):
+        _refuse_no_log(layout)
+    elif layout.names_log_paths:
+        _refuse_absent_folders(layout, [path for paths in used.values() for path in paths])
+    else:
+        _refuse_half_a_log(layout)
+
+
+def refuse_read_only_end(layout: StoreLayout) -> None:
+    """OptionError when the log would have to be written on in a folder that is only read."""
+    paths = layout.commit_log
+    last = next((file for file in reversed(log_files(paths)) if FoundFile(file, 0).has_data), None)
+    if last is not None and last.parent in paths.read_only:
+        reason = f"{last} is the newest file of the log, which is written on: name its folder in storePathCommitLog"
+        raise OptionError("readOnlyCommitLogStorePaths", reason)
+
+
+def _used_paths(layout: StoreLayout) -> dict[str, tuple[Path, ...]]:
+    try:
+        return read_used_paths(layout.used_log_paths) or {}
+    except ConfigFileError:
+        return {}  # a memory aid: check tells of it
+
+
+def _refuse_no_log(layout: StoreLayout) -> None:
+    """A log that is elsewhere has left its queues and its checkpoint here. So has one whose first file had not reached
+    the disk when the power failed: then our own mark says that nothing had."""
+    queues = queue_folders(layout.consume_queues) if not _never_reached_disk(layout) else ()
+    evidence = next((layout.shown(queue) for queue in queues if _newest_entries(queue)), None)
+    if evidence is None and layout.checkpoint.is_file() and read_checkpoint(layout.checkpoint).physic_ms:
+        evidence = "checkpoint"
+    if evidence is not None and layout.ledgers():
+        folder = layout.commit_log.folders[0]
+        raise UnsupportedStoreError(
+            layout.root,
+            f"a DLedger log that has no file in {layout.shown(folder)}, though {evidence} speaks of one,",
+            f"if its broker keeps the files elsewhere (storePathDLedgerCommitLog), bind-mount that folder at {folder}",
+        )
+    if evidence is not None:
+        folders = ", ".join(str(folder) for folder in layout.commit_log.folders)
+        what = f"no file of the commit log is in {folders}, but {evidence} speaks of one"
+        otherwise = "if the log is lost, remove consumequeue, index and checkpoint to begin a new one"
+        raise MissingLogError(layout.root, evidence, what, otherwise)
+
+
+def _never_reached_disk(layout: StoreLayout) -> bool:
+    """Whether nothing of the log was on disk for certain when we wrote the store last, and nobody else has since."""
+    point = read_recovery_point(layout.coverage)
+    return point is not None and point.physical_end == 0 and point.lock_mtime_ns == written_ns(layout.lock)
+
+
+def _refuse_absent_folders(layout: StoreLayout, used: list[Path]) -> None:
+    """A folder that is named, or was used, and has no file: files that are missing are those of its disk."""
+    folders = layout.commit_log.folders
+    for folder in folders:
+        if not folder.is_dir():
+            what = f"{folder} does not exist, and other folders hold files of the log"
+            otherwise = f"mount its disk, or make {folder} if it is a new one"
+            raise MissingLogError(layout.root, layout.shown(folder), what, otherwise)
+    bare = [folder for folder in folders if not any(file.stat().st_size for file in numbered_files(folder))]
+    bare += [folder for folder in used if folder not in folders]
+    found = _missing_between(layout) or _missing_after(layout)
+    if bare and found:
+        evidence, physical_offset = found
+        what = f"no file holds physical offset {physical_offset} of the log, as {evidence} shows"
+        if bare[0] in folders:
+            otherwise = f"{bare[0]} is empty: mount its disk, or leave it out if its files are lost"
+        else:
+            otherwise = f"it was written to {bare[0]}, too; if its files are lost, remove config/commitlog.json"
+        raise MissingLogError(layout.root, evidence, what, otherwise)
+
+
+def _refuse_half_a_log(layout: StoreLayout) -> None:
+    """Where nobody said where the log is: every other file, or queues that lead past its end, show that it has more."""
+    found = _every_other(layout)
+    is_ours = layout.sizes.exists()  # then it is known whether there were other paths: the newest files were lost
+    if found is None and not is_ours and len(log_files(layout.commit_log)) <= _TOO_FEW_TO_TELL:
+        found = _missing_after(layout)
+    if found is not None:
+        evidence, physical_offset = found
+        what = (
+            f"no file holds physical offset {physical_offset} of a commit log over several paths, as {evidence} shows"
+        )
+        otherwise = f"if these files are lost, name {layout.default_commit_log} alone"
+        raise MissingLogError(layout.root, evidence, what, otherwise)
+
+
+def _every_other(layout: StoreLayout) -> tuple[str, int] | None:
+    """Several paths deal files out in turn: each holds every n-th. The first that is missing then."""
+    files = log_files(layout.commit_log)
+    starts = [int(file.name) for file in files]
+    steps = {after - before for before, after in pairwise(starts)}
+    length = max(file.stat().st_size for file in files)
+    if len(starts) > 2 and length and len(steps) == 1 and min(steps) >= 2 * length:
+        return layout.shown(files[0].parent), starts[0] + length
+    return None
+
+
+def _missing_between(layout: StoreLayout) -> tuple[str, int] | None:
+    """The first physical offset between two files that none holds, and where that shows."""
+    files = log_files(layout.commit_log)
+    length = max(file.stat().st_size for file in files)
+    for file, following in pairwise(files):
+        if length and int(following.name) > int(file.name) + length:
+            return layout.shown(following), int(file.name) + length
+    return None
+
+
+def _missing_after(layout: StoreLayout) -> tuple[str, int] | None:
+    """A physical offset after the last file that a queue leads to, and the queue; None where that file is not full:
+    then it was cut, or is another's, and the log went on in it."""
+    found, end = None, 0
+    for queue in islice(queue_folders(layout.consume_queues), SAMPLED_QUEUES):
+        newest = [place for place, size, _ in _newest_entries(queue) if 0 < size < MOST_RECORD_BYTES]
+        if newest:
+            end = end or _end(layout)  # after the queue: a live writer's log is ahead of it
+            if len(newest) == NEWEST_ENTRIES and end <= newest[0] < newest[1] < MOST_OFFSET:
+                found = found or (layout.shown(queue), newest[0])
+    return found if found is not None and _is_full(layout) else None
+
+
+def _end(layout: StoreLayout) -> int:
+    """Where the last file of the log ends, or would if it were as long as the others."""
+    files = log_files(layout.commit_log)
+    try:
+        sizes = read_sizes(layout.sizes)
+    except ConfigFileError:
+        sizes = None
+    lengths = [file.stat().st_size for file in files] + [sizes.commit_log_bytes if sizes else 0]
+    return int(files[-1].name) + max(lengths) if files else 0
+
+
+def _is_full(layout: StoreLayout) -> bool:
+    """Whether a blank ends the newest file of the log that was used, as it ends all but the log's newest. A file whose
+    records are not those that queues lead to is damaged: it tells nothing."""
+    for path in reversed(log_files(layout.commit_log)):
+        start, size = int(path.name), path.stat().st_size
+        if size:
+            with closing(MappedFile(path, size, Access.READ, start=start)) as file:
+                led = list(_led_into(layout, file))
+                if led and not any(_is_record(file, *place) for place in led):
+                    return False
+                if used_end(file):
+                    return _ends_in_blank(layout, file, max(map(sum, led), default=start) - start)
+    return True  # made ahead, and never used: the log goes on in another path
+
+
+def _ends_in_blank(layout: StoreLayout, file: MappedFile, position: int) -> bool:
+    """Whether records follow one another from `position` on up to a blank."""
+    scan = scan_records(file.whole(), position, file.start, file.size, framing=layout.framing, verify=False)
+    return any(found.stop is ScanStop.BLANK for found in scan)
+
+
+def _is_record(file: MappedFile, physical_offset: int, size: int) -> bool:
+    """Whether a record of that size says that it is there."""
+    try:
+        header = read_header(file.whole()[physical_offset - file.start :], physical_offset)
+    except DamagedRecordError:
+        return False
+    return header.store_size == size and header.physical_offset == physical_offset
+
+
+def _led_into(layout: StoreLayout, file: MappedFile) -> Iterator[tuple[int, int]]:
+    """Physical offset and size of the newest record in a file that each queue leads to."""
+    end = file.start + file.size
+    for queue in islice(queue_folders(layout.consume_queues), SAMPLED_QUEUES):
+        place, size = _newest_before(end, queue)
+        if file.start <= place and 0 < size <= end - place:
+            yield place, size
+
+
+def _newest_before(end: int, queue: Path) -> tuple[int, int]:
+    """Physical offset and size that the newest entry of a queue says that leads before `end`; -1 where none does."""
+    for file in reversed(numbered_files(queue)):
+        with _opened(file) as descriptor:
+            before = _first(_entry_count(descriptor), lambda number: _entry(descriptor, number)[0] >= end)
+            if before:
+                place, size, _ = _entry(descriptor, before - 1)
+                return place, size
+    return -1, -1
+
+
+def _newest_entries(queue: Path) -> list[tuple[int, int, int]]:
+    """A queue's newest entries, oldest first (physical offset, size, tags code); empty where it has none."""
+    for file in reversed(numbered_files(queue)):
+        with _opened(file) as descriptor:
+            count = _entry_count(descriptor)
+            if count:
+                return [_entry(descriptor, number) for number in range(max(count - NEWEST_ENTRIES, 0), count)]
+    return []
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[int]:
+    descriptor = open_file(file)
+    try:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _entry_count(descriptor: int) -> int:
+    """Entries before the first that is all zeros, in a file of which no later one is any other. What was never written
+    is not looked at: reading it would fill the kernel's cache with zeros."""
+    size = os.fstat(descriptor).st_size
+    end = position = 0
+    while (start := next_data(descriptor, position, size)) < size:
+        end = position = min(next_hole(descriptor, start, size), size)
+    return _first(end // ENTRY_STRUCT.size, lambda number: not any(_entry(descriptor, number)))
+
+
+def _first(count: int, holds: Callable[[int], bool]) -> int:
+    """The first of `count` numbers for which it holds, as for all that follow; `count` if there is none."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return low
+
+
+def _entry(descriptor: int, number: int) -> tuple[int, int, int]:
+    entry = os.pread(descriptor, ENTRY_STRUCT.size, number * ENTRY_STRUCT.size)
+    physical_offset, size, tags_code = ENTRY_STRUCT.unpack(entry.ljust(ENTRY_STRUCT.size, b"\0"))
+    return physical_offset, size, tags_code

@@ -1,0 +1,612 @@
+"""Recovery: find where the log ends, and make what is derived from it agree (docs/format.md, 8).
+
+    clean mark      every file is as the last close left it: nothing is read
+    recovery point  our own writer died: the log is read from there on, what is derived is cut to it and rebuilt
+    neither         somebody else wrote the store: the log is read from where RocketMQ would begin, and consume queues
+                    and index are looked over; what does not lead to every record is rebuilt from the whole log
+
+Good records are never touched. A torn or stale tail is cut, its bytes zeroed, once a copy is kept of what holds a whole
+record. A damaged range stays where it is, and reads as damaged: also at the log's end, when mark or queues tell that
+it was written. Its messages' numbers stay taken.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from engine.derived.checkpoint import read_checkpoint, read_committed_entry
+from engine.derived.consume_queue import ConsumeQueue
+from engine.derived.coverage import index_start, queues_complete, shows_multi_dispatch
+from engine.derived.deleted_topics import DeletedTopics
+from engine.derived.marks import QueueExtents, RecoveryPoint, queue_extent, read_clean_mark, read_recovery_point
+from engine.errors import QueueGapError, ReadError, RefusedReadError
+from engine.files.file_queue import FileQueue
+from engine.files.file_scan import written_ns
+from engine.files.layout import StoreLayout
+from engine.files.mapped_file import Access, MappedFile
+from engine.log.commit_log import CommitLog
+from engine.log.entries import ENTRY, Entries
+from engine.log.evidence import Evidence, QueueEvidence, read_evidence, with_entries
+from engine.log.scan import LogScan
+from engine.log.sequence import SPARE, Seed, Suspect
+from engine.log.tombstone import fits_tombstone, keep_bytes, write_tombstone
+from engine.log.unread import Range, UnreadRanges, keep_entries, parts_of
+from engine.open.quarantine import DAMAGED, keep_records, quarantine, written_after
+from engine.record.header import MIN_RECORD_BYTES
+from engine.record.log_framing import Framing
+from engine.record.record import decode_record
+from engine.record.scan import ScannedRecords
+from engine.results import DamagedRange, DamageKind, NewestRecord, RecoveryReport
+from engine.settings.config import RecoveryProgress
+
+if TYPE_CHECKING:
+    from engine.derived.consume_queues import ConsumeQueues
+    from engine.derived.dispatch import Dispatcher
+    from engine.open.store_files import StoreFiles
+
+REWRITTEN_ZEROS = 16 << 20
+"""So far behind the log's end zeros are written again, too. What lies further was never cut: it would be more than a
+writer has under way."""
+TRUSTED_FILES = 3
+"""After a clean close by RocketMQ the newest files are read all the same, as RocketMQ reads them."""
+
+Progress = Callable[[RecoveryProgress], None]
+
+Keep = Callable[[str, int, int, Entries], None]
+"""Puts right entries for lost numbers of a queue (topic, queue id), from a queue offset on."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastShutdown:
+    """What the last writer left, looked at before anything is changed: whether it closed the store, the clean mark if
+    the files are still as it says, and the time of the file `lock`, which every writer touches."""
+
+    clean: bool
+    mark: RecoveryPoint | None
+    lock_mtime_ns: int
+
+
+def read_last_shutdown(layout: StoreLayout) -> LastShutdown:
+    """The last_shutdown of the last writer of the store at `layout`."""
+    clean = not layout.abort.exists()
+    mark = read_clean_mark(layout) if clean else None
+    return LastShutdown(clean, mark.point if mark else None, written_ns(layout.lock))
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryResult:
+    """The report for people, the log's newest record, and every queue's extent; `was_clean` when nothing was
+    read. The log before `trusted_end` is as our last writer left it; 0: unknown. `unread` ranges of it were refused
+    when what follows from them was made."""
+
+    report: RecoveryReport
+    newest: NewestRecord | None
+    queues: QueueExtents
+    trusted_end: int = 0
+    was_clean: bool = False
+    unread: tuple[Range, ...] = ()
+
+    def with_notes(self, notes: Sequence[str]) -> RecoveryResult:
+        """The same with more sentences in the report."""
+        return replace(self, report=replace(self.report, notes=(*self.report.notes, *notes)))
+
+
+def recover(
+    parts: StoreFiles,
+    last_shutdown: LastShutdown,
+    topics: frozenset[str],
+    forget: Callable[[str], None],
+    *,
+    rebuild_index: bool,
+    progress: Progress | None,
+) -> RecoveryResult:
+    """Make `parts` ready to read and write. `topics` are those that topics.json names, none when nobody knows; `forget`
+    takes one away there whose deletion was cut short.
+
+    StoreFullError, OSError: nothing good is lost, trying again is safe.
+    """
+    began = time.monotonic()
+    mark = None if rebuild_index else last_shutdown.mark
+    is_current = mark is not None and mark.speaks_of(parts.log, last_shutdown.lock_mtime_ns)
+    if mark is not None and is_current and not UnreadRanges(parts.log.files, mark.unread).again:
+        return _take_over(parts.log, parts.queues, mark)
+    point = valid_recovery_point(parts.layout, parts.log, last_shutdown)
+    if point is None:
+        leave_out_deleted(parts.queues, parts.deleted, last_shutdown, topics)
+    return _Recovery(parts, point, forget, last_shutdown.clean, progress).run(rebuild_index, began)
+
+
+def leave_out_deleted(
+    queues: ConsumeQueues, deleted: DeletedTopics, last_shutdown: LastShutdown, topics: frozenset[str]
+) -> None:
+    """Where no recovery point speaks of a store that its last writer closed: a topic that neither `topics` nor a queue
+    knows was deleted, and its records are left out.
+
+    A writer that closes has dispatched all of its log. Where nothing names topics, or there is no queue at all, what
+    is missing was lost rather than deleted.
+    """
+    in_queues = queues.topics()
+    if last_shutdown.clean and topics and in_queues:
+        deleted.leave_out_all_but(topics.union(in_queues))
+
+
+def valid_recovery_point(layout: StoreLayout, log: CommitLog, last_shutdown: LastShutdown) -> RecoveryPoint | None:
+    """The recovery point, if it speaks of the store."""
+    point = read_recovery_point(layout.coverage)
+    return point if point is not None and point.speaks_of(log, last_shutdown.lock_mtime_ns) else None
+
+
+def evidence_at_rest(
+    log: CommitLog,
+    queues: ConsumeQueues,
+    deleted: DeletedTopics,
+    point: RecoveryPoint | None,
+    *,
+    clean: bool,
+    start: int | None = None,
+    end: int | None = None,
+) -> Evidence:
+    """What is claimed of the log of a store that nobody writes: its queues' ends are known. `start`: from where on the
+    queues' entries count, None: from the log's begin. `end`: where the log ends, None: with its last file."""
+    return read_evidence(
+        queues,
+        point.covered if point else None,
+        clean=clean,
+        start=log.min_offset if start is None else start,
+        end=files_end(log.files) if end is None else end,
+        file_bytes=log.files.file_bytes,
+        deleted_until=deleted.until,
+    )
+
+
+def files_end(files: FileQueue) -> int:
+    """Where the last file of the log ends; 0 when there is none."""
+    return files.last.start + files.last.size if files.last else 0
+
+
+def _take_over(log: CommitLog, queues: ConsumeQueues, point: RecoveryPoint) -> RecoveryResult:
+    """All files are as they were at the close: the mark says where they end."""
+    queues.resume(point.covered.next_offsets, point.physical_end)
+    log.resume(point.physical_end, point.store_time_ms)
+    queues.expire(log.min_offset)
+    damage = point.newest_damage(log)
+    report = RecoveryReport(damaged=tuple(one.start for one in damage), notes=tuple(map(_sentence, damage)))
+    return RecoveryResult(report, point.newest_record, point.queues, point.physical_end, True, point.unread)
+
+
+class _Recovery:
+    """One recovery that reads records."""
+
+    def __init__(
+        self,
+        parts: StoreFiles,
+        point: RecoveryPoint | None,
+        forget: Callable[[str], None],
+        clean: bool,
+        progress: Progress | None,
+    ) -> None:
+        self._parts = parts
+        self._forget = forget
+        self._log = parts.log
+        self._point = point
+        self._clean = clean
+        self._progress = progress
+        self._rebuilt: list[str] = []
+        self._notes: list[str] = []
+        self._evidence = Evidence()
+        self._multi_dispatch = parts.multi_dispatch
+        self._unread = UnreadRanges(parts.log.files, point.unread if point else ())
+        self._framed: list[DamagedRange] = []
+        """Ranges that were refused once, and never held a record."""
+        self._unproved: list[tuple[int, int]] = []
+        """Of the log behind what is known to be on disk: what the kernel had in memory before it was looked at."""
+        self._log_scan: LogScan
+
+    def run(self, rebuild_index: bool, began: float) -> RecoveryResult:
+        parts, log = self._parts, self._log
+        if rebuild_index:
+            self._drop_index("its sizes")
+        trusted_end = self._point.physical_end if self._point else self._rocketmq_start()
+        if parts.access is Access.WRITE and not self._clean:
+            self._unproved = log.files.cached_ranges(trusted_end)
+        parts.queues.recover(scan=True)
+        parts.queues.remove_deleted(parts.deleted.until, self._forget)
+        self._evidence = evidence_at_rest(
+            log, parts.queues, parts.deleted, self._point, clean=self._clean, start=trusted_end
+        )
+        start = self._prepare(trusted_end)
+        self._log_scan = LogScan(
+            log.files,
+            start,
+            self._seed(start),
+            evidence=self._evidence,
+            trusted_end=trusted_end,
+            earliest_ms=self._earliest_ms(start),
+            disproved=partial(take_back, parts.queues),
+            multi_dispatch=self._multi_dispatch,
+            progress=self._tell if self._progress else None,
+        )
+        for found in self._log_scan:
+            queued = parts.deleted.without_queues(found)
+            dispatch_scanned(parts.dispatcher, parts.queues, log.files, queued, self._log_scan.damaged, self._keep)
+        found_end = self._log_scan.end
+        for topic in parts.deleted.keep_left_out(found_end, durably=parts.access is Access.WRITE):
+            self._notes.append(
+                f"topic {topic}: the store was closed, and neither config/topics.json nor a consume queue knows it:"
+                " it was deleted, and its records in the log are left out"
+            )
+        self._cut(trusted_end)
+        damaged = [one for one in self._log_scan.damaged if one.is_new and one not in self._framed]
+        if self._point is not None and start >= self._point.physical_end:
+            damaged = [*self._point.newest_damage(log), *damaged]
+        report = RecoveryReport(
+            clean=self._clean,
+            scanned_bytes=found_end - start,
+            scanned_messages=self._log_scan.records,
+            cut_bytes=self._cut_bytes,
+            damaged=tuple(damage.start for damage in damaged),
+            rebuilt=tuple(self._rebuilt),
+            notes=(*self._notes, *self._uncommitted(), *(_sentence(damage) for damage in damaged)),
+            seconds=time.monotonic() - began,
+        )
+        covered_end = self._point.physical_end if self._point else 0
+        before = (one for one in self._unread.still if one[1] <= start)
+        unread = (*before, *self._refused_ranges())
+        return RecoveryResult(report, self._newest(), queue_extents(parts.queues), covered_end, unread=unread)
+
+    def _refused_ranges(self) -> list[Range]:
+        """The damage met so far that is bytes which the disk refuses, or refused then."""
+        ranges = [(one.start, one.end) for one in self._log_scan.damaged if one.kind is DamageKind.UNREADABLE]
+        return [one for one in ranges if self._log_scan.was_refused(*one) or self._unread.is_refused(*one)]
+
+    def _keep(self, topic: str, queue_id: int, first: int, entries: Entries) -> None:
+        """Leave entries of lost numbers as the queue had them, where they lead to bytes that the disk refuses."""
+        keep_entries(self._evidence.runs.get((topic, queue_id), ()), first, entries, self._refused_ranges())
+
+    def _uncommitted(self) -> list[str]:
+        """What is to be said of a ledger's newest entries, if they are not known to be committed."""
+        checkpoint, newest = self._parts.layout.ledger_checkpoint, self._log_scan.number
+        committed = read_committed_entry(checkpoint) if checkpoint is not None else None
+        if newest is None or committed is None or newest.entry <= committed:
+            return []
+        return [
+            f"the newest {newest.entry - committed:,} entries of the ledger are behind entry {committed}, the last that"
+            f" {checkpoint} says is committed (it is written every few seconds): they are shown, and a group of several"
+            " brokers may have dropped them"
+        ]
+
+    def _tell(self, physical_offset: int) -> None:
+        if self._progress is not None:
+            first, total = self._log.min_offset, files_end(self._log.files) - self._log.min_offset
+            self._progress(RecoveryProgress("recovering", physical_offset - first, total))
+
+    # where to begin
+
+    def _rocketmq_start(self) -> int:
+        """Start of the file from which on RocketMQ reads records when it opens the store."""
+        files = self._log.files.files
+        if not files:
+            return 0
+        if self._clean:
+            return files[max(len(files) - TRUSTED_FILES, 0)].start
+        checkpoint = read_checkpoint(self._parts.layout.checkpoint)
+        for file in reversed(files):
+            if 0 < first_store_ms(file, self._log.framing) <= checkpoint.min_timestamp_ms:
+                return file.start
+        return files[0].start
+
+    def _prepare(self, trusted_end: int) -> int:
+        """Cut derived data to what can be trusted, drop what can't; where to begin reading the log."""
+        parts, log = self._parts, self._log
+        log.files.drop_empty()
+        self._look_for_multi_dispatch(trusted_end)
+        entries = sum(queue.max_offset - queue.first_offset for queue in parts.queues) if not log.files.files else 0
+        if entries:
+            self._notes.append(
+                "no file of the commit log is there, as after a power cut before it reached the disk:"
+                f" queues lose {entries:,} entries that led there"
+            )
+        parts.queues.truncate(trusted_end)
+        self._truncate_index(self._index_end(trusted_end))
+        start = max(min(trusted_end, self._index_from(trusted_end)), log.min_offset)
+        queues_trusted = self._queues_trusted(trusted_end)
+        if not queues_trusted:
+            start = log.min_offset
+        again = max(min((first for first, _ in self._unread.again), default=trusted_end), log.min_offset)
+        start = min(start, again)
+        if start < trusted_end:
+            self._look_for_multi_dispatch(start)
+            self._evidence = with_entries(self._evidence, parts.queues, start, trusted_end)
+        if not queues_trusted:
+            self._drop_queues()
+        if again < trusted_end:  # a range that was refused can be read: what follows is made again
+            parts.queues.truncate(again)
+            self._truncate_index(again)
+        return start
+
+    def _truncate_index(self, physical_end: int) -> None:
+        """Cut the index; one that the disk refuses is made again, in memory. RefusedReadError: it has to be set aside
+        first."""
+        try:
+            self._parts.index.truncate(physical_end, self._log.stored_ms)
+        except RefusedReadError as error:
+            if self._parts.access is Access.WRITE:
+                raise
+            self._drop_index(str(error))
+
+    def _look_for_multi_dispatch(self, start: int) -> None:
+        """Ask the queues about it, as long as they hold entries for records from `start` on."""
+        self._multi_dispatch = self._multi_dispatch or shows_multi_dispatch(self._log, self._parts.queues, start)
+
+    def _queues_trusted(self, trusted_end: int) -> bool:
+        """Whether the queues lead to every record before `trusted_end`: as the mark says, or looked over."""
+        point, parts = self._point, self._parts
+        if point is None or point.log_begin != self._log.min_offset:
+            return queues_complete(self._log, parts.queues, parts.deleted, trusted_end)
+        for topic, extents in point.queues.items():
+            if parts.deleted.until(topic) >= trusted_end:
+                continue
+            for queue_id, extent in extents.items():
+                queue = parts.queues.get(topic, queue_id)
+                if queue is None or queue_extent(queue) != extent:
+                    return False
+        return True
+
+    def _drop_queues(self) -> None:
+        """Forget what the queues hold of records that are still in the log; numbers of the others stay taken."""
+        for queue in list(self._parts.queues):
+            if queue.physical_end > self._log.min_offset or queue.physical_end < 0:
+                queue.truncate(-1)
+                queue.destroy()
+        self._rebuilt.append("consume queues")
+
+    def _index_end(self, trusted_end: int) -> int:
+        """Up to where the index is kept. One that another closed has entries that we could not make again."""
+        closed_by_another = self._point is None and self._clean
+        return files_end(self._log.files) if closed_by_another else trusted_end
+
+    def _index_from(self, trusted_end: int) -> int:
+        """From where on the log must be read for the index; an index that can't be right is dropped."""
+        point, index, begin = self._point, self._parts.index, self._log.min_offset
+        if point is not None and point.log_begin == begin:
+            names = tuple(file.file.path.name for file in index.files)
+            as_covered = names[: len(point.index_files)] == point.index_files
+            if as_covered and index.last_physical_offset == point.index_physical_offset:
+                return trusted_end
+            self._drop_index("it is not as it was left")
+            return begin
+        if not self._clean and self._drop_expired_keys():
+            return begin
+        start = index_start(self._log, index, trusted_end)
+        if start == begin < trusted_end:
+            self._drop_index("it does not hold every key")
+        elif point is not None and start < trusted_end:
+            # a rebuild that was killed may have stored some of that record's keys
+            index.truncate(index.last_physical_offset, self._log.stored_ms)
+        return start
+
+    def _drop_expired_keys(self) -> bool:
+        """Drop the files of keys whose records are gone: a power cut may have left them torn, and nothing shows it.
+        Whether that is all of the index."""
+        index, begin = self._parts.index, self._log.min_offset
+        if 0 <= index.last_physical_offset < begin:
+            self._drop_index("all of its records are gone")
+            return True
+        index.delete_expired(begin)
+        return False
+
+    def _drop_index(self, reason: str) -> None:
+        if self._parts.index.files or self._parts.index.foreign:
+            self._rebuilt.append(f"index ({reason})")
+        if self._parts.access is Access.WRITE:
+            # of other sizes, so perhaps a broker's: it may want them back
+            for path in filter(Path.is_file, self._parts.index.foreign):
+                moved = quarantine(self._parts.layout, f"index/{path.name}", self._parts.disk)
+                self._notes.append(f"moved index/{path.name}, whose sizes are not this store's, to {moved}")
+        self._parts.index.destroy()
+
+    def _seed(self, start: int) -> Seed:
+        """What the queues say about the records from `start` on."""
+
+        def seed(topic: str, queue_id: int) -> int | None:
+            queue = self._parts.queues.get(topic, queue_id)
+            if queue is not None and queue.newest_physical_offset >= 0:
+                found = queue.offset_of_physical(start)
+                if found > queue.first_offset or found == 0:
+                    return found  # else its first files may be lost
+            return 0 if start == 0 or self._began_after(topic, queue_id, start) else None
+
+        return seed
+
+    def _began_after(self, topic: str, queue_id: int, start: int) -> bool:
+        """Whether our writer had no such queue yet when it wrote the mark for the log up to `start`."""
+        point = self._point
+        if point is None or point.physical_end != start or self._parts.deleted.until(topic):
+            return False
+        return queue_id not in point.queues.get(topic, ())
+
+    def _earliest_ms(self, start: int) -> int:
+        if self._point is not None and self._point.physical_end == start:
+            return self._point.store_time_ms
+        return 0
+
+    # the end
+
+    def _cut(self, trusted_end: int) -> None:
+        """Make the log and everything derived end after the last good record."""
+        parts, log_files, end = self._parts, self._log.files, self._log_scan.end
+        if log_files.last is not None and end > files_end(self._log.files):
+            log_files.skip_to(end)  # the newest files are missing: nothing is given their places
+        self._cut_bytes = written_after(log_files, end)
+        if parts.access is Access.WRITE:
+            self._notes += keep_records(parts.layout, log_files, end, parts.disk)
+        self._write_tombstones()
+        parts.queues.truncate(end)
+        self._take_numbers()
+        parts.index.truncate(end, parts.log.stored_ms)
+        if parts.access is Access.WRITE and self._log.files.last is not None:
+            self._bring_to_disk(end, min(trusted_end, end))
+        if parts.access is Access.PRIVATE:
+            parts.index.flush()  # from where keys wait into the files, which are in memory, too
+        newest = self._newest()
+        self._log.resume(end, newest.store_time_ms if newest else 0)
+        parts.queues.expire(self._log.min_offset)
+
+    def _bring_to_disk(self, end: int, durable_from: int) -> None:
+        """Cut the log at `end` for good. What a process left behind that died may look written to the kernel, and be
+        nowhere but in memory, if the disk refused it once: it is written again before a sync counts. OSError."""
+        files = self._log.files
+        end_of_file = end - end % files.file_bytes + files.file_bytes
+        for tries_left in (1, 0):
+            try:
+                files.write_again(self._unproved, min(end + REWRITTEN_ZEROS, end_of_file))
+                files.truncate(end, durable_from)
+                return
+            except OSError as error:
+                if not tries_left or error.errno != errno.EIO:
+                    raise  # else perhaps the failure that nobody was told before: all is written once more
+
+    def _write_tombstones(self) -> None:
+        """Frame records that lost a sector at a power cut: their CRC is right, and readers must not take them for
+        whole. Never one that was acknowledged as durable. Frame what was passed because the disk refused it, and turns
+        out to be empty."""
+        for damage in self._log_scan.damaged:
+            if damage.kind is DamageKind.UNREADABLE and self._unread.was_refused(damage.start, damage.end):
+                self._frame_empty(damage)
+            file = self._log.files.find(damage.start)
+            if damage.kind is not DamageKind.LOST_SECTOR or file is None:
+                continue
+            first, last = damage.start - file.start, min(damage.end - file.start, file.size)
+            if self._parts.access is Access.WRITE:
+                keep_bytes(self._parts.layout.own / DAMAGED, file, first, last, self._parts.disk)
+            if fits_tombstone(first, last, file.size):
+                write_tombstone(file, first, last, damage.since_ms)
+
+    def _frame_empty(self, damage: DamagedRange) -> None:
+        parts = list(parts_of(self._log.files, damage.start, damage.end))
+        is_empty = all(
+            fits_tombstone(first, last, file.size) and not any(file.pages()[first:last]) for file, first, last in parts
+        )
+        if not is_empty or sum(last - first for _, first, last in parts) < damage.end - damage.start:
+            return
+        newest_ms = self._point.store_time_ms if self._point and damage.end >= self._log_scan.end else 0
+        for file, first, last in parts:
+            write_tombstone(file, first, last, damage.since_ms or newest_ms)
+            file.sync()
+        self._framed.append(damage)
+
+    def _take_numbers(self) -> None:
+        """Give the newest numbers of queues whose records are damaged entries that lead there."""
+        for (topic, queue_id), queue_evidence in self._evidence.queues.items():
+            if self._parts.deleted.until(topic) >= max(queue_evidence.physical_end, 1):
+                continue
+            queue = self._parts.queues.get(topic, queue_id)
+            known = queue.max_offset if queue is not None else 0
+            if queue_evidence.next_offset > known and (place := self._damage_of(queue_evidence)) is not None:
+                has_files = queue is not None and queue.files.last is not None
+                first = self._first_lost(queue_evidence, known, has_files=has_files)
+                entries = np.zeros(queue_evidence.next_offset - first, ENTRY)
+                entries["physical_offset"], entries["size"] = place
+                self._keep(topic, queue_id, first, entries)
+                self._parts.queues.get_or_create(topic, queue_id).append(first, entries)
+
+    def _damage_of(self, queue_evidence: QueueEvidence) -> tuple[int, int] | None:
+        """The damage that a queue's newest entry led to, (place, size); None when it is no damage that took it."""
+        file_bytes = self._log.files.file_bytes
+        is_covered = queue_evidence.physical_offset < 0
+        for damage in reversed(self._log_scan.damaged):
+            if is_covered or damage.start <= queue_evidence.physical_offset < damage.end:
+                start = damage.start if is_covered else queue_evidence.physical_offset
+                end = min(damage.end, start - start % file_bytes + file_bytes)
+                return start, end - start
+        return None
+
+    def _first_lost(self, queue_evidence: QueueEvidence, known: int, *, has_files: bool) -> int:
+        """The first of a queue's numbers that may be lost: no more than damaged bytes can hold, if nothing is left."""
+        if has_files:
+            return known
+        lost_bytes = sum(damage.end - damage.start for damage in self._log_scan.damaged)
+        return max(known, queue_evidence.next_offset - lost_bytes // MIN_RECORD_BYTES - SPARE)
+
+    def _newest(self) -> NewestRecord | None:
+        return self._log_scan.newest or (self._point.newest_record if self._point else None)
+
+
+def queue_extents(queues: ConsumeQueues) -> dict[str, dict[int, tuple[int, int]]]:
+    """Every queue's extent, by topic and queue id."""
+    found: dict[str, dict[int, tuple[int, int]]] = {}
+    for queue in queues:
+        found.setdefault(queue.topic, {})[queue.queue_id] = queue_extent(queue)
+    return found
+
+
+def first_store_ms(file: MappedFile, framing: Framing) -> int:
+    """Store time of the first record in a file of the log; 0 when none begins there."""
+    position = framing.header_bytes
+    try:
+        return decode_record(file.pages()[position:], file.start + position, verify=False).store_time_ms
+    except ReadError:
+        return 0
+
+
+def dispatch_scanned(
+    dispatcher: Dispatcher,
+    queues: ConsumeQueues,
+    log_files: FileQueue,
+    found: ScannedRecords,
+    damaged: Sequence[DamagedRange],
+    keep: Keep = lambda topic, queue_id, first, entries: None,
+) -> list[tuple[str, int]]:
+    """Dispatch what a scan of the log found, past numbers that damage took; the queues that it belongs to."""
+    while True:
+        try:
+            return dispatcher.put_scanned(found)
+        except QueueGapError as gap:
+            _fill_gap(queues.get_or_create(gap.topic, gap.queue_id), gap, damaged, log_files, keep)
+
+
+def take_back(queues: ConsumeQueues, suspect: Suspect) -> None:
+    """A dispatched record had a wrong queue offset."""
+    queue = queues.get(suspect.topic, suspect.queue_id)
+    if queue is not None:
+        queue.drop_from(suspect.expected)
+
+
+def _fill_gap(
+    queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedRange], log: FileQueue, keep: Keep
+) -> None:
+    """Give queue offsets whose records are lost entries that lead to where they were: they read as damaged."""
+    start, size = _lost_range(queue, gap, damaged, log)
+    entries = np.zeros(gap.found - gap.expected, ENTRY)
+    entries["physical_offset"], entries["size"] = start, size
+    keep(gap.topic, gap.queue_id, gap.expected, entries)
+    queue.append(queue.max_offset, entries)
+
+
+def _lost_range(
+    queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedRange], log: FileQueue
+) -> tuple[int, int]:
+    """The first damaged range between the gap's two records, within one file, less what frames a record; else the
+    record before the gap, or the one after it."""
+    file_bytes = log.file_bytes
+    for damage in damaged:
+        if queue.physical_end <= damage.start < gap.physical_offset:
+            end = min(damage.end, damage.start - damage.start % file_bytes + file_bytes)
+            start = min(damage.start + log.framing.header_bytes, end - 1)
+            return start, end - start
+    if queue.newest_physical_offset < 0:
+        return gap.physical_offset, gap.size
+    return queue.newest_physical_offset, queue.physical_end - queue.newest_physical_offset
+
+
+def _sentence(damage: DamagedRange) -> str:
+    size = damage.end - damage.start
+    return f"{size:,} damaged bytes at physical offset {damage.start}: {damage.reason}"

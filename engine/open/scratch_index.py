@@ -1,0 +1,237 @@
+"""Deriving: consume queues and index of our own, made from a log that another process writes, and kept up with it.
+
+The same dispatch as a writer's, fed by a scan of the log that goes on where it ended. Records in the newest file may be
+half written: what is none there counts as damage only after a while. Nothing of it outlives the process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from engine.derived.consume_queues import ConsumeQueues
+from engine.derived.deleted_topics import DeletedTopics
+from engine.derived.dispatch import Dispatcher
+from engine.derived.index import Index
+from engine.files.mapped_file import Access, MappedFile
+from engine.files.scratch import ScratchDirectory
+from engine.log.commit_log import CommitLog
+from engine.log.scan import LogScan
+from engine.open.recover import dispatch_scanned, take_back
+from engine.record.scan import ScannedRecords
+from engine.results import NewestRecord
+from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, RecoveryProgress
+
+QUEUE_FILE_BYTES = 8_192 * CONSUME_QUEUE_ENTRY_BYTES
+"""Of a derived queue's files: small, for a store may have thousands of queues."""
+
+SETTLED_SECONDS = 1.0
+"""How long bytes in the newest file that are no record may still become one."""
+
+LOOK_SECONDS = 0.3
+"""After so long the same bytes that were no record are looked at again."""
+
+HEAD_BYTES = 128
+SCRATCH_PREFIX = "fsstore-derived-"
+
+Key = tuple[str, int]
+
+
+class DerivedIndex:
+    """An index of a followed store, derived from its log where no file of one is: its broker keeps keys in RocksDB. Not
+    of what damage took. `end` is how far it reaches. Thread safety: one caller at a time."""
+
+    def __init__(self, log: CommitLog, index: Index, dispatcher: Dispatcher, own: Path, cache: Path | None) -> None:
+        """Has `index` begin again, in files below `cache`, or in memory when that is None: as if below
+        `own`. OSError."""
+        self._log = log
+        self._index = index
+        self._dispatcher = dispatcher
+        self._scratch = ScratchDirectory(cache, SCRATCH_PREFIX) if cache is not None else None
+        self.end = log.min_offset
+        root = self._scratch.path if self._scratch is not None else own
+        access = Access.WRITE if self._scratch is not None else Access.PRIVATE
+        index.move(root / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)
+
+    def advance(self, end: int, most_bytes: int) -> bool:
+        """Index what the log, which is whole up to `end`, has after what was indexed; whether there was any.
+        StoreFullError, OSError: the next call goes on."""
+        log, index = self._log, self._index
+        self.end = began = max(self.end, log.min_offset)
+        if began >= end:
+            return False
+        scan = LogScan(log.files, began, lambda topic, queue_id: None, end=end, trusted_end=end, pages=MappedFile.whole)
+        for found in scan:
+            self._dispatcher.index_scanned(found)
+            self.end = scan.end
+            if scan.end - began >= most_bytes:
+                break
+        else:
+            self.end = end  # what is left is damaged
+        index.settle()
+        index.delete_expired(log.min_offset)
+        return True
+
+    def close(self) -> None:
+        """Remove what was made on disk."""
+        if self._scratch is not None:
+            self._scratch.close()
+
+
+class Derivation:
+    """Queues and index of a followed store, derived from its log. Thread safety: one caller at a time."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: Index,
+        dispatcher: Dispatcher,
+        deleted: DeletedTopics,
+        own: Path,
+        cache: Path | None,
+        progress: Callable[[RecoveryProgress], None] | None,
+        *,
+        multi_dispatch: bool,
+    ) -> None:
+        """Has `queues` and `index` begin again, in files below `cache`, or in memory when that is None: as if below
+        `own`. OSError."""
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._dispatcher = dispatcher
+        self._deleted = deleted
+        self._multi_dispatch = multi_dispatch
+        self._scratch = ScratchDirectory(cache, SCRATCH_PREFIX) if cache is not None else None
+        self._progress = progress
+        self._appended: set[Key] = set()
+        self._waiting: ScannedRecords | None = None
+        self._stuck: tuple[int, bytes, float, float] | None = None
+        root = self._scratch.path if self._scratch is not None else own
+        access = Access.WRITE if self._scratch is not None else Access.PRIVATE
+        queues.move(root / "consumequeue", QUEUE_FILE_BYTES, access)
+        index.move(root / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)
+        self._log_scan = self._scan_from(self._log.min_offset)
+
+    def _scan_from(self, start: int) -> LogScan:
+        return LogScan(
+            self._log.files,
+            start,
+            self._seed(start),
+            trusted_end=self._newest_start(),  # older files are whole, and readers check bodies
+            disproved=partial(take_back, self._queues),
+            multi_dispatch=self._multi_dispatch,
+            pages=MappedFile.whole,
+            is_settled=self._is_settled,
+        )
+
+    def _seed(self, start: int) -> Callable[[str, int], int | None]:
+        def seed(topic: str, queue_id: int) -> int | None:
+            queue = self._queues.get(topic, queue_id)
+            return queue.max_offset if queue is not None else (0 if start == 0 else None)
+
+        return seed
+
+    @property
+    def end(self) -> int:
+        """Physical offset up to which the log is whole, and dispatched unless the last `advance` failed."""
+        return self._log_scan.end
+
+    @property
+    def newest(self) -> NewestRecord | None:
+        """The newest record before `end`, as far as it is known."""
+        return self._log_scan.newest
+
+    def advance(self, most_bytes: int | None = None) -> None:
+        """Dispatch what is whole after the end; None: all of it. StoreFullError, OSError: the next call goes on."""
+        if self._log_scan.end < self._log.min_offset:  # retention overtook us
+            self._waiting, self._log_scan = None, self._scan_from(self._log.min_offset)
+        if self._waiting is not None:
+            self._dispatch(self._waiting)
+        began = self._log_scan.end
+        if not self._may_have_more(began):
+            return
+        for found in self._log_scan:
+            self._dispatch(found)
+            self._tell()
+            if most_bytes is not None and self._log_scan.end - began >= most_bytes:
+                break
+        self._index.settle()
+
+    def _dispatch(self, found: ScannedRecords) -> None:
+        self._waiting = found
+        self._log.resume(self._log_scan.end, 0)  # first: who finds an entry reads the record
+        queued = self._deleted.without_queues(found)
+        self._dispatcher.index_scanned(queued)  # before its queues: who finds a message finds its keys
+        damaged = self._log_scan.damaged
+        self._appended.update(dispatch_scanned(self._dispatcher, self._queues, self._log.files, queued, damaged))
+        self._waiting = None
+
+    def _tell(self) -> None:
+        last = self._log.files.last
+        if self._progress is not None and last is not None:
+            begin = self._log.min_offset
+            self._progress(
+                RecoveryProgress("deriving queues", self._log_scan.end - begin, last.start + last.size - begin)
+            )
+
+    # what may be half written
+
+    def _may_have_more(self, end: int) -> bool:
+        """Whether a look at the log's end may find a record: not where nothing is, or what was no record just now."""
+        head = self._log.files.peek(end, HEAD_BYTES)
+        if not any(head[:8]):
+            self._stuck = None
+            return end < self._newest_start()
+        now = time.monotonic()
+        if self._stuck is None or self._stuck[:2] != (end, head):
+            self._stuck = (end, head, now, now + LOOK_SECONDS)
+            return True
+        _, _, since, next_look = self._stuck
+        if now < next_look:
+            return False
+        self._stuck = (end, head, since, now + LOOK_SECONDS)
+        return True
+
+    def _newest_start(self) -> int:
+        """Where the newest file begins that is written to: brokers make one more ahead."""
+        for file in reversed(self._log.files.files):
+            if any(self._log.files.peek(file.start, 8)):
+                return file.start
+        return self._log.min_offset
+
+    def _is_settled(self, physical_offset: int) -> bool:
+        """Whether bytes that are no record are damage: the writer is in a later file, or they stay as they are."""
+        if physical_offset < self._newest_start():
+            return True
+        stuck = self._stuck
+        return stuck is not None and stuck[0] == physical_offset and time.monotonic() - stuck[2] >= SETTLED_SECONDS
+
+    # what listeners hear
+
+    def take_appended(self) -> list[Key]:
+        """The queues that got entries since the call before."""
+        appended, self._appended = sorted(self._appended), set()
+        return appended
+
+    def forget_topics(self, known: set[str]) -> list[Key]:
+        """Drop queues of other topics than `known`, which their broker deleted; which these were. OSError."""
+        gone: list[Key] = []
+        queues = self._queues
+        for topic in set(queues.topics()) - known:
+            gone += [(topic, queue_id) for queue_id in queues.queue_ids(topic)]
+            queues.remove_topic(topic)
+        return gone
+
+    def delete_expired(self, now_ms: int) -> None:
+        """Delete files that only lead to what retention took. OSError."""
+        self._queues.delete_expired(now_ms)
+        self._queues.sweep(now_ms, 0)
+        self._index.delete_expired(self._log.min_offset)
+
+    def close(self) -> None:
+        """Remove what was made on disk."""
+        if self._scratch is not None:
+            self._scratch.close()

@@ -1,0 +1,40 @@
+"""StoreFiles: all of an opened store, as recovery, check, backup and repair take it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.derived.consume_queues import ConsumeQueues
+    from engine.derived.deleted_topics import DeletedTopics
+    from engine.derived.dispatch import Dispatcher
+    from engine.derived.index import Index
+    from engine.files.disk import Disk
+    from engine.files.ignored import IgnoredErrors
+    from engine.files.layout import StoreLayout
+    from engine.files.mapped_file import Access
+    from engine.log.commit_log import CommitLog
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFiles:
+    """The parts of one store. A class that uses only some of them takes those."""
+
+    layout: StoreLayout
+    access: Access
+    disk: Disk
+    log: CommitLog
+    queues: ConsumeQueues
+    index: Index
+    dispatcher: Dispatcher
+    deleted: DeletedTopics
+    multi_dispatch: bool
+    """Whether the config says that records have further places."""
+    ignored: IgnoredErrors
+
+    def close(self) -> None:
+        """Unmap and close all files."""
+        self.queues.close()
+        self.index.close()
+        self.log.files.close()

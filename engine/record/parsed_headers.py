@@ -1,0 +1,113 @@
+"""Located records: the fixed fields of many records of a mapped file of the log, and where their parts are, as numpy
+arrays (docs/format.md, 2).
+
+`parse_headers` reads them at given positions and checks them as `engine.record.record` checks one; the kernel's
+`read_sizes` reads no more than how long they are.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.record.kernel import scan as kernel
+from engine.record.properties import decode_properties
+
+Array = np.ndarray[Any, Any]
+
+HEADER = np.dtype(
+    [
+        ("queue_offset", "i8"),
+        ("physical_offset", "i8"),
+        ("store_size", "i4"),
+        ("body_size", "i8"),  # as a reader gets it; -1: compressed, so not known
+        ("store_time_ms", "i8"),
+        ("sys_flag", "i4"),
+        ("ok", "?"),
+    ],
+    align=True,  # numpy takes several times as long for a field at odd positions
+)
+PLACE = np.dtype(
+    [
+        ("body_start", "i8"),
+        ("body_size", "i8"),
+        ("topic_start", "i8"),
+        ("topic_size", "i8"),
+        ("properties_start", "i8"),
+        ("properties_size", "i8"),
+        ("queue_id", "i4"),
+        ("body_crc", "i4"),
+    ]
+)
+"""Both as `engine.record.kernel.scan` has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedHeaders:
+    """Records at `positions` (int64 (n,)) of `log` (uint8).
+
+    `headers` is HEADER; its `ok` says that magic, physical offset and sizes hold (no CRC). `places` is PLACE: starts
+    are positions in `log`, the body's size is as stored. Where `ok` is false, starts and sizes are 0 and the rest means
+    nothing.
+    """
+
+    log: Array
+    positions: Array
+    headers: Array
+    places: Array
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def queue_ids(self) -> Array:
+        """int32 (n,)."""
+        return self.places["queue_id"]
+
+    @property
+    def bodies(self) -> tuple[Array, Array]:
+        """(starts, sizes) of the bodies as stored."""
+        return self.places["body_start"], self.places["body_size"]
+
+    @property
+    def topics(self) -> tuple[Array, Array]:
+        """(starts, sizes) of the topics."""
+        return self.places["topic_start"], self.places["topic_size"]
+
+    @property
+    def properties(self) -> tuple[Array, Array]:
+        """(starts, sizes) of the properties."""
+        return self.places["properties_start"], self.places["properties_size"]
+
+    def properties_of(self, row: int) -> dict[str, str]:
+        """The properties of one record, decoded."""
+        start, size = int(self.places["properties_start"][row]), int(self.places["properties_size"][row])
+        return decode_properties(self.log[start : start + size].tobytes())
+
+    def take(self, rows: Array | slice) -> "ParsedHeaders":
+        """Only the records at `rows` (a slice, indices or a mask)."""
+        return ParsedHeaders(self.log, self.positions[rows], self.headers[rows], self.places[rows])
+
+
+def misplaced(records: ParsedHeaders, topic: str, queue_id: int, first: int) -> Array:
+    """Which `ok` records (bool (n,)) name another position than queue offsets `first`, `first` + 1 … of that
+    queue."""
+    return kernel.misplaced(records.log, records.headers, records.places, topic.encode(), queue_id, first)
+
+
+def parse_headers(
+    log: Array,
+    positions: Array,
+    physical_offsets: Array | None,
+    is_ledger: bool = False,
+    *,
+    whole: bool = True,
+) -> ParsedHeaders:
+    """The records at `positions` (int64; what is no record is not `ok`) of `log` (uint8), which must be at
+    `physical_offsets`, if these are given; `is_ledger`: after headers.
+
+    Unless `whole`, nothing after the bodies is read: what is `ok` may be no record yet, and has no topic or properties.
+    """
+    headers, places = np.empty(len(positions), HEADER), np.empty(len(positions), PLACE)
+    kernel.parse_headers(log, positions, physical_offsets, is_ledger, whole, headers, places)
+    return ParsedHeaders(log, positions, headers, places)
