@@ -100,7 +100,6 @@ class ResourceFigures(NamedTuple):
     largest: int
     """The amount of that user."""
     refused: int
-    """Number of refusals."""
 
 
 class _Pool:
@@ -122,8 +121,8 @@ class _Pool:
 
 
 class Accounts:
-    """The accounts of one mount. Each call but `figures` takes constant time. Thread safety: any thread, but for
-    `caller`."""
+    """The accounts of one mount. All calls but `figures` take constant time. Thread safety: any; `caller`: one
+    thread."""
 
     def __init__(self, owner: int, bounds: Mapping[Resource, Bound] | None = None) -> None:
         """`owner` is the user id of the mount's owner; `bounds` has a bound for each resource (None: `bounds_here`)."""
@@ -184,11 +183,9 @@ class Accounts:
             self._add(self._pools[kind], user, -amount)
 
     def held(self, user: int, kind: Resource) -> int:
-        """The amount that a user holds."""
         return self._pools[kind].held.get(user, 0)
 
     def figures(self) -> dict[Resource, ResourceFigures]:
-        """The present figures of each resource."""
         with self._lock:
             return {kind: _figures_of(pool) for kind, pool in self._pools.items()}
 

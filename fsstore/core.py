@@ -389,8 +389,7 @@ class Filesystem:
         return self._everything(self._files[handle].flush())
 
     def release(self, handle: int) -> None:
-        """Close a handle: bytes that flush could not publish are dropped, bytes that wait for the close are
-        published."""
+        """Close a handle. Bytes that flush refused are dropped; bytes that wait for the close are published."""
         handed_over = self._handed_over
         if handed_over is None:
             self._files[handle].release()
@@ -435,7 +434,6 @@ class Filesystem:
         return self._listings[handle].read(position, limit, with_attributes=with_attributes)
 
     def releasedir(self, handle: int) -> None:
-        """Close a listing."""
         listing = self._listings.pop(handle, None)  # None: the last server opened it, and no request has used it since
         if listing is not None:
             listing.release()
@@ -502,7 +500,6 @@ class Filesystem:
 
     @property
     def access_log_inode(self) -> int:
-        """The inode of `@store/accesslog`."""
         return self._access_log_file.inode
 
     def path_of(self, inode: int) -> str:
@@ -549,8 +546,7 @@ class Filesystem:
             self._note_refusal(pid, node.path, "", number, _reason_of(error))
 
     def note_refused_name(self, parent_inode: int, name: bytes, pid: int, number: int, error: BaseException) -> None:
-        """As `note_refused`, for a name in a directory: an `append@…` that was looked up, or a name that was to be
-        made."""
+        """As `note_refused`, for a name in a directory: an `append@…` that was looked up, or a name to be made."""
         parent = self._inodes.nodes.get(parent_inode)
         if not isinstance(parent, RootDirectory | TopicDirectory | QueueDirectory | DropDirectory | GroupsDirectory):
             return
@@ -612,8 +608,7 @@ class Filesystem:
         return (None if key is None else key.kind) in kinds
 
     def settle(self) -> None:
-        """Publish the files that the last server was about to publish. Call it after `survive`, before the first
-        request."""
+        """Publish the files that the last server was about to publish: after `survive`, before the first request."""
         self._drops.settle()
 
     def takes_positions(self, handle: int) -> bool:
@@ -635,7 +630,6 @@ class Filesystem:
                 yield handle, entry.inode
 
     def holds_bytes(self, handle: int) -> bool:
-        """Whether a handle has unpublished bytes."""
         file = self._files.get(handle)
         if file is not None:
             return file.is_unfinished
@@ -646,8 +640,7 @@ class Filesystem:
         return getattr(self._files[handle], "is_synced", False)
 
     def outcome(self, handle: int, unique: int) -> int | None:
-        """The errno (0: success) of request `unique`, if the last server noted it with the handle's state; else
-        None."""
+        """The errno (0: success) of request `unique`, if the last server noted it with the handle's state."""
         return self._handed_over.handles.outcome(handle, unique) if self._handed_over is not None else None
 
     def keep(self, handle: int, unique: int, number: int) -> None:

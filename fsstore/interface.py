@@ -122,8 +122,7 @@ class FilesystemOptions:
 
 
 class Attributes(NamedTuple):
-    """Answer to stat, with the kernel's cache times. `inode` 0: the name does not exist, and the kernel may cache
-    that."""
+    """Answer to stat, with the kernel's cache times. `inode` 0: the name does not exist, which may be cached, too."""
 
     inode: int
     mode: int
@@ -185,8 +184,7 @@ class DirectoryEntry(NamedTuple):
 
 
 class MessageColumns(NamedTuple):
-    """A run of message files in a listing, as columns without an object per message. They need no
-    `Filesystem.listed`."""
+    """A run of message files in a listing, as columns: no object per message, and no `Filesystem.listed`."""
 
     names: np.ndarray[Any, Any]
     """S20, shape (n,): queue offsets of 20 digits."""

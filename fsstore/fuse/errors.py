@@ -64,8 +64,8 @@ log = logging.getLogger(__name__)
 
 
 def errno_for(error: BaseException, during: str) -> int:
-    """The errno that answers `error`. A defect is logged with its traceback, damage and a full disk in a line, within
-    the rate of `RateLimitedLog`."""
+    """The errno that answers `error`. Defects (with tracebacks), damage and full disks are logged by
+    `RateLimitedLog`."""
     number = errno_of(error)
     LIMITED_LOG.count(errno.EIO if number is None else number)
     if number is None:

@@ -226,8 +226,7 @@ class RequestHandlers:
         self._finish(unique, self._core.fsync(handle), wire.done(unique))
 
     def _finish(self, unique: int, physical_end: int, reply: bytes) -> None:
-        """Answer a writer; if it waits for the disk, after the log's sync, which all such writers share without a
-        thread."""
+        """Answer a writer; if it waits for the disk, after the log's sync, which all waiting writers share."""
         self.published()
         if not physical_end:
             self._send(reply)
@@ -341,8 +340,7 @@ class RequestHandlers:
         self._finish(unique, self._core.fsyncdir(handle), wire.done(unique))
 
     def interrupt(self, _: int, __: int, ___: memoryview) -> None:
-        """A signal interrupts a waiting process. Requests wait here for the disk only, and a sync can't be taken
-        back."""
+        """A signal interrupts a waiting process. Requests wait for the disk only: a sync can't be taken back."""
 
 
 class JournaledHandlers(RequestHandlers):

@@ -94,8 +94,7 @@ def run_mount(
 
 
 def require_agreement(handed_over: int) -> None:
-    """HandoverError: this program would agree with the kernel on something else than the server that uses this
-    memory."""
+    """HandoverError: this program and the kernel would agree on other features than the server that uses the memory."""
     agreed = Handover.agreed_in(handed_over)
     if agreed is not None:
         trio.run(agree_again, *agreed)
@@ -380,8 +379,7 @@ def raise_read_ahead(mountpoint: Path, kb: int) -> None:
 
 
 def wait_until_unmounted(mountpoint: Path) -> None:
-    """Return when the present mount at `mountpoint` is no longer in the table of mounts. Opens one descriptor at the
-    beginning: OSError."""
+    """Return when the present mount at `mountpoint` has left the table of mounts. Opens a descriptor first: OSError."""
     with open(MOUNT_TABLE, "rb", buffering=0) as table:
         changed = select.poll()
         changed.register(table, select.POLLPRI)

@@ -262,7 +262,6 @@ class OpenBodies:
         self._open[inode] = others + 1
 
     def released(self, handle: int) -> None:
-        """Count a release."""
         inode = self._inode_of.pop(handle, None)
         if inode is None:
             return

@@ -183,7 +183,6 @@ def header(unique: int, size: int) -> bytes:
 
 
 def entry_fields(attributes: Attributes) -> tuple[int, ...]:
-    """The fields of ENTRY_FORMAT."""
     inode, mode, size, mtime_ns, nlink, uid, gid, entry_timeout, attr_timeout, shown_inode = attributes
     seconds, ns = divmod(mtime_ns, _NS)
     blocks = (size + 511) >> 9
@@ -219,7 +218,6 @@ def entry(unique: int, attributes: Attributes) -> bytes:
 
 
 def attributes_of(unique: int, attributes: Attributes) -> bytes:
-    """The reply to getattr."""
     attribute_fields = entry_fields(attributes)[_NODE_FIELDS:]
     return _ATTRIBUTES.pack(_ATTRIBUTES.size, 0, unique, attributes.attr_timeout, 0, 0, *attribute_fields)
 
@@ -231,13 +229,11 @@ def opened(unique: int, file: Opened, *, nothing_to_flush: bool) -> bytes:
 
 
 def created(unique: int, attributes: Attributes, file: Opened) -> bytes:
-    """The reply to create."""
     flags = file.direct_io * DIRECT_IO | file.keep_cache * KEEP_CACHE
     return _CREATED.pack(_CREATED.size, 0, unique, *entry_fields(attributes), file.handle, flags, 0)
 
 
 def opened_directory(unique: int, directory: OpenedDirectory) -> bytes:
-    """The reply to opendir."""
     flags = directory.uses_cache * CACHE_DIRECTORY | directory.keep_cache * KEEP_CACHE
     return _OPENED.pack(_OPENED.size, 0, unique, directory.handle, flags, 0)
 
@@ -248,8 +244,7 @@ def taken(unique: int, size: int) -> bytes:
 
 
 def xattr(unique: int, value: bytes, room: int) -> bytes:
-    """The reply to getxattr and listxattr: `value`; its size if `room` is 0, ERANGE if it has more bytes than
-    `room`."""
+    """The reply to getxattr and listxattr: `value`; its size if `room` is 0, ERANGE if `room` is too small."""
     if not room:
         return _XATTR_SIZE.pack(_XATTR_SIZE.size, 0, unique, len(value))
     return header(unique, len(value)) + value if len(value) <= room else failed(unique, errno.ERANGE)

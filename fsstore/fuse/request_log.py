@@ -78,8 +78,8 @@ class LoggedRequest(NamedTuple):
 
 
 class RequestLog:
-    """Writes the log of one mount. Construct it inside `trio.run`. Thread safety: trio's thread, except for the
-    function that `waiting` returns."""
+    """Writes the log of one mount. Construct it in `trio.run`. Thread safety: trio's thread, but for `waiting`'s
+    result."""
 
     def __init__(self, core: Filesystem, channel: Channel, handlers: dict[int, Handler]) -> None:
         """`handlers`, by opcode, are wrapped while the log is read."""

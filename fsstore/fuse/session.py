@@ -141,8 +141,7 @@ class Channel:
         await trio.lowlevel.wait_readable(self._descriptor)
 
     def receive(self) -> memoryview | None:
-        """The next request, valid until two more were received; None: there is none, or the mount has ended and
-        `is_mounted` is False."""
+        """The next request, valid until two more were received; None: there is none, or `is_mounted` became False."""
         turn = self._turn
         size = read_at_once(self._descriptor, self._buffers[turn])
         if size < 0:
@@ -205,8 +204,7 @@ class Channel:
             os.write(self._descriptor, wire.attributes_changed(inode))
 
     def push(self, inode: int, body: bytes) -> bool:
-        """Put the first bytes of an inode into the kernel's cache; False: it does not know the inode, or has no
-        memory."""
+        """Put an inode's first bytes into the kernel's cache; False: it does not know the inode, or has no memory."""
         try:
             os.writev(self._descriptor, (wire.data_of(inode, 0, len(body)), body))
         except OSError:
@@ -214,8 +212,7 @@ class Channel:
         return True
 
     def drop_data(self, inode: int, position: int) -> None:
-        """Drop an inode's bytes from `position` on from the kernel's cache. This waits for reads of them, which wait
-        for us: call it in a thread."""
+        """Drop an inode's bytes from `position` on from the kernel's cache. Call it in a thread: it waits for reads."""
         with suppress(OSError):
             os.write(self._descriptor, wire.data_changed(inode, position))
 
@@ -243,15 +240,13 @@ class Channel:
 
 
 TURN_REQUESTS, BUSY_REQUESTS = 256, 8
-"""Requests to answer before trio's other tasks (signals, followers, expiry) run; the second while a request waits for
-slow work or for pyfuse3."""
+"""Requests to answer before trio's other tasks run; the second while a request waits for slow work or for pyfuse3."""
 
 READ_AT_MOST = 256
 """Requests read at most between two answers: reading a thousand that came at once takes some milliseconds."""
 
 THREADS = {WorkKind.KEYS: 1, WorkKind.DECOMPRESSING: 1, WorkKind.PUBLISHING: 1, WorkKind.PUBLISHING_LITTLE: 4}
-"""Threads per kind. Decompressing may take three times 64 MiB, with the result made of a body; long publishing takes
-as much."""
+"""Threads per kind. Decompressing may take three times 64 MiB, with the result; long publishing takes as much."""
 
 UNLIMITED = trio.CapacityLimiter(math.inf)
 """`SlowThreads` has the limits."""
@@ -434,8 +429,7 @@ class RequestLoop:
                 return
 
     def _work_on(self, unique: int, work: Callable[[], object]) -> None:
-        """Do work for a request in a thread. If more threads run than `working` has words, some requests are not
-        noted."""
+        """Do work for a request in a thread. Requests are not noted while `working` has too few words."""
         worker = self._idle_workers.pop() if self._idle_workers else None
         if worker is None:
             work()

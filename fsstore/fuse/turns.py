@@ -52,7 +52,6 @@ class Turns(Generic[T]):
             yield from items
 
     def add(self, user: int, item: T) -> None:
-        """Add an item of `user`."""
         items = self._of.get(user)
         if items is None:
             self._of[user] = deque((item,))
@@ -60,8 +59,7 @@ class Turns(Generic[T]):
             items.append(item)
 
     def take(self, may: Callable[[int], bool] = lambda user: True) -> T | None:
-        """The next item of the first user in turn for whom `may` is true, who then goes to the end; None: there is
-        none."""
+        """Take the next item of the first user in turn for whom `may` is true; that user goes to the end."""
         user = next((user for user in self._of if may(user)), None)
         if user is None:
             return None
@@ -93,7 +91,6 @@ class RequestQueue:
         return self._count < MOST_REQUESTS and self._bytes < MOST_BYTES
 
     def add(self, request: bytes) -> None:
-        """Queue a request."""
         self._turns.add(REQUEST_OF_USER.unpack_from(request)[4], request)
         self._changed(1, REQUEST_BYTES + len(request))
 
@@ -118,11 +115,9 @@ class RequestQueue:
 
 
 class SlowThreads:
-    """Threads by kind of work. Work waits only if no thread of its kind is free or its user's share is used up. Thread
-    safety: trio's thread."""
+    """Threads by kind of work. Work waits for a free thread of its kind and its user's share. Thread safety: trio's."""
 
     def __init__(self, threads: Mapping[WorkKind, int], accounts: Accounts) -> None:
-        """`threads`: number of threads of each kind."""
         self._free = dict(threads)
         self._accounts = accounts
         self._waiting: dict[WorkKind, Turns[trio.Event]] = {kind: Turns() for kind in threads}

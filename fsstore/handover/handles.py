@@ -119,7 +119,6 @@ class HandleRecords:
         return HANDLES_BEGIN + used * HANDLE_WORDS
 
     def drop(self, handle: int) -> None:
-        """Forget a closed handle."""
         entry = self._entry_of.pop(handle, None)
         if entry is None:
             return
@@ -140,7 +139,6 @@ class HandleRecords:
         return 0 if record is None else charged_bytes(self._words[record + 5])
 
     def has_state(self, handle: int) -> bool:
-        """Whether a state is noted for a handle."""
         return handle in self._state_of or handle in self.lost
 
     def save(self, handle: int, state: HandleState | None, unique: int, number: int) -> None:

@@ -163,7 +163,6 @@ class Handover:
         }
 
     def figures(self) -> HandoverFigures:
-        """The present figures."""
         records = self.records
         handles = self.handles
         size = records.used_bytes + self._words[HANDLES_USED_WORD] * HANDLE_WORDS * 8

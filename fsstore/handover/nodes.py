@@ -75,7 +75,6 @@ class NodeRecords:
                 self._words[record + 3] = value
 
     def drop(self, inode: int) -> None:
-        """Forget an inode number."""
         if inode in self._record_of:
             with self._records.lock:
                 self._records.drop(NODE, inode)

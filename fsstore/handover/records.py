@@ -49,7 +49,6 @@ class Records:
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of live records."""
         return sum(list(self._live.values()))
 
     def data(self, record: int, size: int) -> bytes:

@@ -42,8 +42,7 @@ class Ledger:
         self._granted: dict[int, int] = {}
 
     def charge(self, user: int, more: int) -> None:
-        """Count bytes to a user; a negative `more` gives back. OSError: more than the share, and nothing has
-        changed."""
+        """Count bytes to a user; a negative `more` gives back. OSError: beyond the share, and nothing has changed."""
         held = self._held.get(user, 0) + more
         spare = self._granted.get(user, 0) - held
         if not 0 <= spare <= 2 * QUANTUM_BYTES:

@@ -321,8 +321,6 @@ Task = tuple[int, Sequence[QueueRange]]
 
 
 class Runner(Protocol):
-    """Runs tasks."""
-
     @property
     def parallelism(self) -> int:
         """Number of tasks that run at once."""

@@ -48,8 +48,8 @@ class MountGoneError(RuntimeError):
 
 
 class DataLossError(RuntimeError):
-    """Messages from queue offset `expected` on were removed, the store continues at `found`, and the query must not
-    skip messages."""
+    """Messages from queue offset `expected` on were removed; the store continues at `found`. The query must not
+    skip."""
 
     def __init__(self, topic: str, queue: int, expected: int, found: int, why: str = "they expired") -> None:
         super().__init__(topic, queue, expected, found, why)
@@ -87,8 +87,7 @@ def physical_offset(mount: str, topic: str, queue: int, offset: int) -> int | No
 
 
 def offset_at(mount: str, topic: str, queue: int, time_ms: int) -> int | None:
-    """The first queue offset stored at or after a time, the target of the link `@<time>`; None: there is none. Waits as
-    `bounds` does. MountGoneError."""
+    """The first queue offset stored at or after a time; None: there is none. Waits as `bounds` does. MountGoneError."""
     link = os.path.join(mount, topic, str(queue), f"@{time_ms}")
     return if_there(mount, lambda: int(os.path.basename(os.readlink(link))))
 

@@ -62,8 +62,7 @@ class Batch(NamedTuple):
 
     @classmethod
     def of(cls, root: str, topic: str, application: str, number: int, token: str) -> Batch:
-        """`token` is a secret of the job, the same each time. ValueError: the application's name is invalid, or no
-        token."""
+        """`token` is a secret of the job, the same each time. ValueError: an invalid application name, or no token."""
         if not _APPLICATION.fullmatch(application):
             raise ValueError(f"app_id must be up to 100 letters, digits, dots, dashes and underscores: {application!r}")
         if not token:
@@ -125,8 +124,7 @@ class Batch(NamedTuple):
 
 
 def left_out(root: str, writes: list[Write]) -> Callable[[bytes], bool]:
-    """A function that takes the lines of JSON one after the other, and returns whether these writes have the
-    message."""
+    """A function that takes lines of JSON one after the other: whether these writes have the message."""
     now = bounds(root) if writes else {}
     there = Counter(row for write in writes for row in _rows(root, within(now, write.part)))
 

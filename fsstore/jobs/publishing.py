@@ -58,8 +58,8 @@ def why_refused(root: str) -> str:
 
 
 class BulkAppend:
-    """Publishes lines in large writes to a topic's queues in turn. After a restart of the daemon it continues with the
-    same write."""
+    """Publishes lines in large writes to a topic's queues in turn. A write is repeated after a restart of the
+    daemon."""
 
     def __init__(self, root: str, topic: str, batch: Batch | None = None, task: int = 0) -> None:
         """With `batch`, whose task this is, a write that may have been published is not repeated."""

@@ -74,8 +74,7 @@ class CachedNames:
         """Open handles on `_snapshot`, which may read the kernel's cache or add to it."""
 
     def open(self, version: object, names: Callable[[], Sequence[bytes]]) -> tuple[Listing, OpenedDirectory]:
-        """Open a handle on the present names. `version` is the same object while the names are the same; `names` makes
-        them."""
+        """Open a handle on the present `names`. `version` is the same object while the names are the same."""
         snapshot = self._snapshot
         if snapshot is not None and snapshot.version is version and self._is_right(snapshot):
             return self._on(snapshot, keep_cache=True)

@@ -90,8 +90,7 @@ class Dataset:
     # names and sizes
 
     def unchanged_segments(self, topic: str, queue: int) -> tuple[Segment, ...] | None:
-        """The last result of `segments`, the same object, if nothing has changed since; else None.
-        TopicNotFoundError."""
+        """The last result of `segments`, the same object, if nothing has changed since. TopicNotFoundError."""
         return self._queue(topic, queue).unchanged()
 
     def segments(self, topic: str, queue: int) -> tuple[Segment, ...]:
@@ -175,14 +174,12 @@ class Dataset:
             return self._maps.get(layout.key)
 
     def map(self, layout: Layout) -> FileMap:
-        """The map of a file, whose messages are read for it. FilesystemError EIO: the first message has expired, or the
-        records have changed."""
+        """The map of a file, whose messages are read for it. FilesystemError EIO: they have expired or changed."""
         with self._working_on(layout.key):
             return self.known_map(layout) or self._map(layout)
 
     def peek(self, layout: Layout, found: FileMap, number: int) -> list[memoryview] | None:
-        """The pieces of the chunk with that number in the file's map, if it is in memory or encoding it takes no longer
-        than a copy; else None."""
+        """The pieces of a chunk in the file's map, if it is in memory or encoding it takes no longer than a copy."""
         key = ChunkKey(layout.key, found.left_out, number)
         kept = self._known_chunk(key)
         if kept is None:
@@ -271,12 +268,10 @@ class Dataset:
         }
 
     def forget_expired(self, expired: Expired) -> None:
-        """Forget expired files."""
         queue, new_min = (expired.topic, expired.queue), expired.new_min
         self._forget_shown(lambda key: (key.topic, key.queue) == queue and key.begin < new_min)
 
     def forget_queue(self, topic: str, queue: int) -> None:
-        """Forget all about a queue."""
         with self._lock:
             self._segments.pop((topic, queue), None)
         self._forget_shown(lambda key: (key.topic, key.queue) == (topic, queue))

@@ -112,8 +112,7 @@ class Field(NamedTuple):
     name: str
     type: Type
     rank: int = 0
-    """The order of chunks in a row group. The expensive ones are last: the kernel reads a little beyond a cheap chunk,
-    and must not have them rendered."""
+    """The order of chunks in a row group, the expensive ones last: the kernel reads beyond a cheap chunk."""
     repeats: bool = False
     """Whether many messages have the same value, so that a dictionary is worth it."""
 

@@ -39,8 +39,7 @@ _KEPT_BY_MALLOC_BYTES = 31 << 20
 
 
 class RowGroup(NamedTuple):
-    """Queue offsets [begin, end), whose records are in one file of the log, and the upper bound of its pages in
-    bytes."""
+    """Queue offsets [begin, end), with records in one file of the log, and the most bytes of its pages."""
 
     begin: int
     end: int
@@ -116,8 +115,7 @@ def _keep_freed_memory() -> None:
 def _lengths(
     store: MessageStore, physical_offsets: Array, record_sizes: Array, body_sizes: Array
 ) -> tuple[Array, Array]:
-    """Bytes of each decompressed body, and of the other variable parts of its record: int64, shape (n,); 0 without a
-    record."""
+    """Bytes of each decompressed body, and of other variable parts of its record: int64 (n,); 0 without a record."""
     bodies = body_sizes.copy()
     texts = np.where(record_sizes > 0, record_sizes - MIN_RECORD_BYTES - bodies, 0)
     for row in np.flatnonzero(bodies < 0).tolist():

@@ -91,8 +91,7 @@ class DatasetDirectory(Directory):
         return QueuePartition(self._context, self._dataset, topic, queue)
 
     def _file_again(self, key: NodeKey) -> RangeFile:
-        """A file whose inode was taken over. SlowWork while it is measured; ESTALE: its range has expired or
-        changed."""
+        """A file whose inode was taken over. SlowWork while it is measured; ESTALE: it has expired or changed."""
         store, dataset, listed = self._context.store, self._dataset, key.detail
         assert isinstance(listed, RangeKey)
         try:
@@ -260,7 +259,6 @@ class RangeFile(Node):
 
 
 def partition_path(topic: str, queue: int) -> str:
-    """The path of a queue's directory."""
     return f"@parquet/{from_name(topic_partition(topic))}/{from_name(queue_partition(queue))}"
 
 

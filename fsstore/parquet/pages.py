@@ -71,7 +71,6 @@ class Chunk:
 
     @property
     def dictionary_bytes(self) -> int:
-        """Bytes of the dictionary's page."""
         return 0 if self.dictionary is None else len(self.dictionary.head) + self.dictionary.size
 
     @property
@@ -81,11 +80,9 @@ class Chunk:
 
     @property
     def size(self) -> int:
-        """Bytes of all pages."""
         return self.dictionary_bytes + len(self.data.head) + self.data.size
 
     def encode(self) -> memoryview:
-        """All pages."""
         encoded = np.empty(self.size, np.uint8)
         begin = 0
         for page in (self.dictionary, self.data) if self.dictionary is not None else (self.data,):

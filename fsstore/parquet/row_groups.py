@@ -72,7 +72,6 @@ def _require_range(store: MessageStore, key: RangeKey) -> None:
 
 
 def _chunks_of(store: MessageStore, block: Block) -> dict[str, Chunk]:
-    """The columns of a block."""
     properties, bodies = block.properties, block.bodies
     key_starts, keys = block.keys()
     key_levels, levels = levels_of(key_starts), levels_of(properties.row_starts)

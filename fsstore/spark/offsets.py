@@ -29,8 +29,8 @@ class SourceOptionError(ValueError):
 
 
 class Position(NamedTuple):
-    """The position of a query in a queue: the next queue offset, and the physical offset of the message before it
-    (None: not known)."""
+    """A position in a queue: the next queue offset, and the physical offset of the message before it (None:
+    unknown)."""
 
     offset: int
     last_physical: int | None = None
@@ -137,7 +137,6 @@ def parse_times(text: str) -> dict[str, dict[int, int]]:
 
 
 def ends(bounds: Bounds) -> Ends:
-    """The ends of the queues."""
     return {
         topic: {queue: end for queue, (_, end) in sorted(queues.items())} for topic, queues in sorted(bounds.items())
     }
@@ -147,8 +146,7 @@ class Queues:
     """The present queues of a mount."""
 
     def __init__(self, bounds: Bounds, physical_offset: Callable[[str, int, int], int | None]) -> None:
-        """`physical_offset` takes topic, queue and queue offset of a message. None from it: there is no such
-        message, or it is damaged."""
+        """`physical_offset` takes topic, queue and queue offset; None: there is no such message, or it is damaged."""
         self._bounds = bounds
         self._physical_offset = cache(physical_offset)
 

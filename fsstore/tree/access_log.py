@@ -39,17 +39,14 @@ class AccessLog:
         return bool(self._readers)
 
     def add(self, line: bytes) -> None:
-        """Give a line to all readers."""
         for reader in self._readers:
             reader.add(line)
 
     def opened(self, reader: AccessLogHandle) -> None:
-        """Add a reader."""
         self._readers = (*self._readers, reader)
         self.on_change()
 
     def released(self, reader: AccessLogHandle) -> None:
-        """Remove a reader."""
         self._readers = tuple(other for other in self._readers if other is not reader)
         self.on_change()
 

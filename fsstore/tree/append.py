@@ -213,8 +213,7 @@ class AppendHandle(OpenFile):
         return str(first) if first == last else f"{first}-{last}"
 
     def _blame(self, frames: int, error: Exception) -> None:
-        """Note which of the next `frames` caused an error. Malformed frames count as handled, because they are not
-        repeated."""
+        """Note which of the next `frames` caused an error. Malformed frames count: they are not repeated."""
         publisher = self._publisher
         begin, blamed, publisher.blamed = publisher.frames, publisher.blamed, 0
         self._refused_lines = (begin + blamed,) * 2 if blamed else (begin + 1, begin + frames)
@@ -238,8 +237,7 @@ class AppendHandle(OpenFile):
         return HandleState(kept, size, self._writer, self._refusal, self._is_refused, self._published, self._cut_by)
 
     def resume(self, state: HandleState | None) -> None:
-        """Restore a state. If unpublished bytes were lost, the handle answers EIO: the next bytes would be their
-        tail."""
+        """Restore a state. A handle that lost bytes answers EIO: the next bytes would be their tail."""
         if state is None:
             return
         self._writer, self._refusal, self._is_refused = state.owner, state.refusal, state.is_refused

@@ -131,8 +131,7 @@ class AttributeFactory:
         return self._uncached(inode, mode, size, self.started_ns if changed_ns is None else changed_ns)
 
     def control(self, inode: int) -> Attributes:
-        """The file that takes commands, from the owner alone. It can be read, so that copies of the tree succeed:
-        empty."""
+        """The file that takes commands, from the owner alone. It reads as empty, so that copies of the tree succeed."""
         return self._uncached(inode, stat.S_IFREG | 0o600, 0, self.started_ns)
 
     def access_log(self, inode: int) -> Attributes:

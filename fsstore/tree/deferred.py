@@ -32,8 +32,7 @@ class DoneInThread(Generic[T]):
         self._done: WeakSet[_Done[T]] = WeakSet()
 
     def do(self, key: Hashable, work: Callable[[], T]) -> T:
-        """Return the result of `work` that a thread did for this request. The first call raises SlowWork. `key` finds
-        the result."""
+        """Return the result of `work`, found by `key`, that a thread did for this request. First raise SlowWork."""
         with self._lock:
             done = next((done for done in self._done if done.key == key), None)
             if done is not None:

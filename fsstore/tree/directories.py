@@ -38,7 +38,6 @@ _parse_append = lru_cache(maxsize=256)(parse_append)
 
 
 def stream_name(queue: int) -> bytes:
-    """The name of a queue's stream."""
     return b"%d%s" % (queue, STREAM_SUFFIX)
 
 
@@ -59,17 +58,14 @@ class Tree:
         register_links(context, messages)
 
     def topic(self, topic: str) -> Node:
-        """The directory of a topic."""
         return self.context.inodes.named(NodeKey(TopicDirectory, topic), lambda: TopicDirectory(self, topic))
 
     def queue(self, queue: Queue) -> Node:
-        """The directory of a queue."""
         return self.context.inodes.named(
             NodeKey(QueueDirectory, queue.topic, queue.queue_id), lambda: QueueDirectory(self, queue)
         )
 
     def keys(self, topic: str) -> Node:
-        """The directory `keys` of a topic."""
         return self.context.inodes.named(
             NodeKey(KeysDirectory, topic), lambda: KeysDirectory(self.context, self.messages, topic)
         )
@@ -132,7 +128,6 @@ class Tree:
             raise not_found()
 
     def listed_append(self, topic: str, queue: Queue | None) -> Attributes:
-        """The `append` of a listing."""
         queue_id = None if queue is None else queue.queue_id
         return self.context.inodes.named(
             NodeKey(AppendFile, topic, queue_id), lambda: AppendFile(self.context, topic, queue, PLAIN_APPEND)

@@ -275,7 +275,6 @@ class DropBoxView:
 
     @property
     def by_number(self) -> dict[int, DroppedFile]:
-        """The files on disk, by number."""
         return self.dropped.by_number
 
     def owner(self, file: DroppedFile) -> FileOwner:
@@ -448,8 +447,7 @@ class DropBoxView:
             self._complain(file, error)
 
     def _send(self, file: DroppedFile, name: str) -> int:
-        """Publish a file under a name; the physical offset behind it. SlowWork: call it again. Errors as
-        `DropBox.send`."""
+        """Publish a file; the physical offset behind it. SlowWork: call it again. Errors as `DropBox.send`."""
         activity = self.activity(file)
         if activity.sending is not None and not activity.sending.is_done:
             self.wait_for(file)
@@ -504,8 +502,7 @@ def must_be_property(name: bytes) -> str:
 
 @contextmanager
 def descriptor_of_caller(context: Context) -> Iterator[int]:
-    """Count a descriptor to the caller before it is opened; yields that user. EMFILE. If opening fails, it is not
-    counted."""
+    """Count a descriptor to the caller, whom it yields, while it is opened. EMFILE. A failed open is not counted."""
     accounts = context.accounts
     user = accounts.caller
     take = accounts.inherit if context.survival.is_reopening else accounts.take
@@ -765,7 +762,7 @@ class DropHandle(OpenFile):
         return FilesystemError(number, reason)
 
     def flush(self, owner: int = NO_OWNER) -> int:
-        """Close reports nothing, since each write reported its own error. With NO_OWNER, as for fsync, it syncs the
+        """Close reports nothing, since each write reported its own error. With NO_OWNER, as for fsync, sync the
         file."""
         if owner == NO_OWNER and self._writing:
             self._syncs.do(self.descriptor, lambda: os.fsync(self.descriptor))

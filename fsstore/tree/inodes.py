@@ -171,7 +171,6 @@ class MadeUpNames:
         return True
 
     def closed(self, inode: int) -> None:
-        """Count a close."""
         self._open[inode] -= 1
         if not self._open[inode]:
             del self._open[inode]
@@ -210,8 +209,7 @@ class InodeTable(Generic[N]):
         self._names: dict[int, NodeKey] = {}
         self._lookups: dict[int, int] = {}
         self._unopened: dict[int, NodeKey] = {}
-        """Numbers that the next server need not know, because nothing is open: the kernel looks up their names
-        again."""
+        """Numbers without open files, which the next server need not know: the kernel looks up their names again."""
         self._pinned: dict[int, NodeText] = {}
         self._next_inode = ROOT_INODE
 
@@ -259,8 +257,7 @@ class InodeTable(Generic[N]):
         return node
 
     def pin(self, node: N, name: str) -> int:
-        """As `add`, for a node that exists as long as the mount, whether the kernel knows it or not. `name` is unique
-        among pinned nodes."""
+        """As `add`, for a node that exists as long as the mount. `name` is unique among pinned nodes."""
         inode = self.add(node)
         self._pinned[inode] = NodeText("pinned", None, None, name)
         return inode
@@ -347,7 +344,6 @@ class InodeTable(Generic[N]):
         return self._records.extra(inode) if self._records is not None and inode is not None else 0
 
     def are_valid(self, inodes: Set[int]) -> bool:
-        """Whether all of these numbers are valid."""
         return self.nodes.keys() >= inodes or self.nodes.keys() | self._inherited.keys() >= inodes
 
     def forget(self, inode: int, count: int) -> None:
@@ -374,8 +370,7 @@ class InodeTable(Generic[N]):
             self._gone(inode)
 
     def invalidate(self, unwanted: Callable[[NodeKey], bool]) -> list[int]:
-        """Drop the nodes for whose keys `unwanted` is true; returns their numbers, which are stale from now on. Open
-        files stay open."""
+        """Drop nodes by key; returns their numbers, which are stale from now on. Open files stay open."""
         inodes = [inode for name, inode in self._numbers.items() if unwanted(name)]
         for inode in inodes:
             self._gone(inode)

@@ -42,8 +42,7 @@ MOST_TOKENS = 1 << 17
 that 32,767 bytes of keys of one letter need."""
 
 MOST_REST_CHARACTERS = 1 << 20
-"""The limit of the rest in characters: a body of MOST_KEPT_BYTES and as many bytes of properties need less, even if
-each byte is an escape."""
+"""The limit of the rest in characters: more than MOST_KEPT_BYTES of body and of properties, each byte an escape."""
 
 _SHORT = 1 << 12
 """A string with fewer characters as written, within one piece, is left as written."""
@@ -63,8 +62,7 @@ def json_line_limit_bytes(body_limit_bytes: int) -> int:
 def parse_json_lines(
     topic: str, lines: Sequence[bytes], options: AppendOptions, blame: Callable[[int], None] = lambda number: None
 ) -> list[Message]:
-    """A message for each line that is not empty. IllegalMessageError for the first invalid one; `blame` is called with
-    its number first."""
+    """A message for each line that is not empty. IllegalMessageError: one is invalid; `blame` has got its number."""
     messages = []
     for number, line in enumerate(lines, 1):
         if line != b"\n":
@@ -182,7 +180,6 @@ class LongString:
     parts: list[bytes] = field(default_factory=list)
     """Its text as UTF-8; surrogates are encoded too (surrogatepass)."""
     size: int = 0
-    """Bytes of all parts."""
     special: set[str] = field(default_factory=set)
     """Characters of _SPECIAL that it contains, and _SURROGATE if it contains one."""
 
@@ -204,7 +201,6 @@ class LongString:
         self.special.update(character for character in _SPECIAL if character in text)
 
     def text(self) -> str:
-        """The whole text."""
         return b"".join(self.parts).decode(errors="surrogatepass")
 
 

@@ -50,8 +50,7 @@ class RateLimitedLog:
     def log_once(
         self, log: logging.Logger, level: int, about: Hashable, text: str, error: BaseException | None = None
     ) -> None:
-        """Log `text`, with the traceback of `error`, unless a failure with the same `about` was logged within
-        QUIET_S."""
+        """Log `text`, with the traceback of `error`, unless one with the same `about` was logged within QUIET_S."""
         with self._lock:
             repeated = self._counted(about)
         if repeated is not None:

@@ -113,8 +113,7 @@ class NamesListing(Listing):
 
 
 class QueueListing(Listing):
-    """A queue: `append`, then its messages. Position 1 is after `append`, position n + 2 after the message at offset
-    n."""
+    """A queue: `append`, then its messages. Position 1 is behind `append`, n + 2 behind the message at offset n."""
 
     def __init__(
         self,
@@ -230,8 +229,7 @@ class QueueListing(Listing):
 def describe_some(
     directory: Described, names: Sequence[bytes], position: int, limit: int
 ) -> tuple[list[DirectoryEntry], int]:
-    """Up to `limit` entries after `position`, at most MOST_DESCRIBED and none only at the end; and the number of names
-    that they took."""
+    """Up to `limit` and MOST_DESCRIBED entries after `position`, none only at the end; and their number of names."""
     limit = min(limit, MOST_DESCRIBED)
     entries: list[DirectoryEntry] = []
     begin = position

@@ -23,8 +23,7 @@ BUDGET_BYTES = 512 << 20
 """The largest memory of a daemon in addition to its own 35 MiB and to memory with limits of its own."""
 
 SMALL_BYTES = 64 << 10
-"""A holding of at most this size is refused last, as publishing is: other users' long lines must not stop a publisher
-of short ones."""
+"""A holding up to this size is refused last, as publishing is, so that long lines of others stop no publisher."""
 
 _EIGHTHS_HELD = 4
 _EIGHTHS_HELD_LATE = 6
@@ -68,11 +67,9 @@ class MemoryBudget:
         self.refused = 0
         """Number of ENOBUFS answers."""
         self.evicted = 0
-        """Number of evictions."""
 
     @property
     def used(self) -> dict[str, int]:
-        """Bytes by purpose."""
         with self._lock:
             return {purpose.value: size for purpose, size in self._used.items()}
 
@@ -95,8 +92,7 @@ class MemoryBudget:
             evict()
 
     def keep(self, key: Hashable, purpose: Purpose, size: int, evict: Callable[[], None]) -> None:
-        """Keep `size` bytes as `key`, used at this moment; 0: no longer. `evict` is called on any thread, and drops
-        them."""
+        """Keep `size` bytes as `key`, used now; 0: no longer. `evict` drops them; it is called on any thread."""
         with self._lock:
             known = self._kept.pop(key, None)
             if known is not None:
@@ -112,8 +108,7 @@ class MemoryBudget:
             evict()
 
     def _make_room(self) -> list[Callable[[], None]]:
-        """Evict until the budget is kept; never the newest, which is about to be used. Returns the functions to
-        call."""
+        """Evict down to the budget, but never the newest, which is about to be used. Returns the functions to call."""
         evicted = []
         while self._total > self.limit_bytes and len(self._kept) > 1:
             _, (purpose, size, evict) = self._kept.popitem(last=False)

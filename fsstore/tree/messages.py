@@ -41,7 +41,6 @@ class SmallBody(OpenFile):
 
     @property
     def size(self) -> int:
-        """Length of the body."""
         return len(self.body)
 
     def read(self, position: int, size: int) -> bytes:
@@ -104,7 +103,6 @@ class DecompressedBodies:
         return self._pieces.do((key, position, size), lambda: bytes(self._body(message)[position : position + size]))
 
     def clear(self) -> None:
-        """Drop all bodies."""
         for key in list(self._bodies):
             self._memory.keep(key, Purpose.BODIES, 0, lambda: None)
             self._bodies.pop(key, None)
@@ -169,7 +167,6 @@ class SmallBodies:
             self._bytes -= len(oldest.body) + OBJECT_BYTES
 
     def clear(self) -> None:
-        """Drop all bodies."""
         self._bodies.clear()
         self._bytes = 0
 
@@ -218,7 +215,6 @@ class MessageFiles:
             raise FilesystemError(errno.ESTALE) from None
 
     def attributes(self, inode: int) -> Attributes:
-        """Attributes of a computed inode."""
         message = self.message(inode)
         if inode >= MESSAGE:
             size = self._decompressed.size_of(message)
@@ -230,7 +226,6 @@ class MessageFiles:
         return self._attribute_factory.message(file.inode, file.size, file.store_time_ms, BRIEF_S)
 
     def target(self, inode: int) -> bytes:
-        """The target of a link."""
         target = _from_keys(self.message(inode))
         return target if inode >= KEY_LINK else b"../" + target
 
@@ -256,8 +251,7 @@ class MessageFiles:
         return HeldBody(message.body, hold, inode, message.store_time_ms)
 
     def forget(self) -> None:
-        """Drop all kept messages: a file of the log is about to be deleted, and its messages must not be found any
-        more."""
+        """Drop all kept messages, because a file of the log is about to be deleted."""
         self._last = None
         self._last_offset = -1
         self._small.clear()

@@ -77,10 +77,8 @@ class Histogram:
         self.counts = [0] * (len(BUCKETS_S) + 1)
         """For each bucket alone; the last one has no bound."""
         self.seconds = 0.0
-        """The sum of all durations."""
 
     def took(self, seconds: float) -> None:
-        """Add a duration."""
         self.counts[bisect_left(BUCKETS_S, seconds)] += 1
         self.seconds += seconds
 
@@ -160,7 +158,6 @@ def _check_metrics(check: CheckNote | None) -> Iterator[str]:
 
 
 def refusal_metrics(counts: Mapping[str, int]) -> Iterator[str]:
-    """Metrics of refused publications."""
     yield from _header("fsstore_refused_total", "counter", "Publications that were refused, by reason")
     for reason, count in counts.items():
         yield f"fsstore_refused_total{{{_labels(reason=reason)}}} {count}"
@@ -216,7 +213,6 @@ def process_metrics(started_s: float, followed_s: float | None) -> Iterator[str]
 
 
 def request_metrics(figures: RequestFigures, by_errno: Mapping[int, int]) -> Iterator[str]:
-    """Metrics of the kernel's requests."""
     counts, times = sorted(figures.counts.items()), sorted(figures.times.items())
     yield from _header("fsstore_requests_total", "counter", "Requests of the kernel, by operation")
     for opcode, count in counts:

@@ -131,8 +131,6 @@ class BodyFormat(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AppendOptions:
-    """Options in an `append` name."""
-
     frame: Frame = Frame.LINE
     format: BodyFormat = BodyFormat.RAW
     tags: str = ""

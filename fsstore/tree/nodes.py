@@ -76,8 +76,7 @@ class OpenFile:
         """Give the file `size` bytes, if it has a size."""
 
     def flush(self, owner: int = NO_OWNER) -> int:
-        """Publish the unpublished bytes, after a close by `owner` or for an fsync (NO_OWNER), and report errors, as
-        `write` does."""
+        """Publish unpublished bytes after a close by `owner`, or for fsync (NO_OWNER); errors and result as `write`."""
         return NOTHING_TO_WAIT_FOR
 
     def resume(self, state: HandleState | None) -> None:
@@ -96,8 +95,8 @@ class OpenFile:
         return False
 
     def release(self) -> None:
-        """After the last close, publish bytes that no `flush` published, without an error to a writer; then free the
-        handle's resources."""
+        """After the last close, publish bytes that no `flush` published (errors are only logged); free the
+        resources."""
 
     def abandon(self) -> None:
         """At the end of the mount, free the handle's resources and publish nothing."""
@@ -178,7 +177,6 @@ class Node:
         raise FilesystemError(errno.EISDIR)
 
     def target(self) -> bytes:
-        """The target of a symbolic link."""
         raise FilesystemError(errno.EINVAL)
 
     @property

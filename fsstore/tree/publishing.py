@@ -94,7 +94,6 @@ class LineFramer:
             self.pending += memoryview(data)[end:]
 
     def drop(self) -> None:
-        """Drop the unfinished line."""
         self.pending = bytearray()
 
 
@@ -175,8 +174,8 @@ class Publisher:
         """The longest frame that can be a message."""
 
     def one(self, frame: bytes | bytearray, request_bytes: int = 0) -> int:
-        """Publish one message; the physical offset after it. `request_bytes` of it came with the present request.
-        Errors as `_in_thread`."""
+        """Publish a message, of which the request has `request_bytes`; the physical offset after it. As
+        `_in_thread`."""
         if self._survival.stored_until:
             return self._survival.stored_until
         is_long = len(frame) > self._long_bytes
@@ -185,8 +184,8 @@ class Publisher:
         return self._one(frame)
 
     def lines_of(self, framer: LineFramer, request: bytes) -> int:
-        """Publish the lines that a request completes, all or none; the physical offset after them, 0 for none. Errors
-        as `_in_thread`."""
+        """Publish the lines that a request completes, all or none; the physical offset after them, or 0. As
+        `_in_thread`."""
         size = framer.completed_bytes_with(request)
         if not size:
             return 0
@@ -200,7 +199,6 @@ class Publisher:
         return self._lines_of(framer, request, count)
 
     def _lines_of(self, framer: LineFramer, request: bytes, count: int) -> int:
-        """Publish the `count` lines that a request completes."""
         if self._queue is None:
             self._must_exist()
         if self._is_json:
@@ -264,7 +262,6 @@ class Publisher:
 
     @property
     def path(self) -> str:
-        """The path of the open file."""
         return self._file.path
 
     def note_refusal(self, reason: str) -> None:

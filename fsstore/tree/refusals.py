@@ -88,8 +88,7 @@ class Refusals:
 
 
 def escaped(text: str, most: int) -> str:
-    """`text` on one line for a terminal: unprintable characters are escaped, and it is cut to about `most`
-    characters."""
+    """`text` on one line for a terminal, unprintable characters escaped, cut to about `most` characters."""
     short = text if len(text) <= most else text[:most] + "…"
     shown = "".join(char if char.isprintable() and char != "\\" else ascii(char)[1:-1] for char in short)
     return shown if len(shown) <= most + 1 else shown[:most] + "…"

@@ -31,8 +31,7 @@ def invalidate_expired(context: Context, expired: Expired) -> Iterator[int]:
 
 
 def invalidate_queue(context: Context, topic: str, queue: int) -> list[int]:
-    """Inodes of a removed queue and all below it, and of its topic's stream. Another queue may have the name
-    already."""
+    """Inodes of a removed queue and all below it, and of its topic's stream. Its name may be in use again."""
 
     def belonged(name: NodeKey) -> bool:
         is_stream = name.queue is None and issubclass(name.kind, StreamFile)

@@ -23,8 +23,6 @@ _OPENED = Opened(0, True, False, None)
 
 
 class StoreDirectory(Directory):
-    """The directory `@store/`."""
-
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._entries: dict[bytes, Node] = {}
@@ -206,8 +204,6 @@ class ControlFile(Node):
 
 
 class ControlHandle(OpenFile):
-    """An open `control`."""
-
     __slots__ = ("_context",)
 
     def __init__(self, context: Context) -> None:
