@@ -170,7 +170,7 @@ class StoreStats:
     queues_derived: str | None = None
     """Why consume queues are derived from the log; None: the store's own are used."""
     not_shown: tuple[str, ...] = ()
-    """What the store holds in a form that is not read, in sentences."""
+    """In sentences: what the store has in a form that is not read, and from where a follower can't read the log on."""
     damaged_places: int = 0
     """Places of the log that readers could not read, since this open."""
     no_space_reason: str | None = None

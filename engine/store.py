@@ -306,9 +306,9 @@ class MessageStore:
 
     @property
     def not_shown(self) -> tuple[str, ...]:
-        """What the store holds in a form that is not read, in sentences."""
-        kind = self._follower.kind if self._follower is not None else self._opened.kind
-        return kind.not_shown
+        """In sentences: what the store holds in a form that is not read, and from where on a follower can't read the
+        log, because the disk refuses it."""
+        return self._follower.not_shown if self._follower is not None else self._opened.kind.not_shown
 
     # why not to write
 

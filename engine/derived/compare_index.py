@@ -16,6 +16,7 @@ import numpy as np
 from engine.derived.index_file import INDEX_ENTRY, MAX_TIME_DIFFERENCE_S, TAG_TYPE, IndexFile, link
 from engine.errors import ReadError, RefusedReadError
 from engine.record.hashes import slices_index_hashes, topic_hashes
+from engine.record.header import MAX_OFFSET
 from engine.record.scan import ScannedRecords
 from engine.results import Problem, ProblemKind
 
@@ -36,8 +37,11 @@ class Part(NamedTuple):
 class CheckedIndex:
     """The index, told what its entries should be. Thread safety: one caller."""
 
-    def __init__(self, index: Index, begin: int) -> None:
-        """`begin` is where the log begins: keys of earlier records are not compared."""
+    def __init__(self, index: Index, begin: int, *, is_settled: bool = True) -> None:
+        """`begin` is where the log begins: keys of earlier records are not compared. Not `is_settled`: its writer died
+        with the newest keys in memory, and the next opening brings those of records behind the newest in the files."""
+        newest = index.last_physical_offset
+        self._newest_settled = newest if newest >= 0 and not is_settled else MAX_OFFSET
         self._index = index
         self._files = index.files
         self._begin = begin
@@ -116,6 +120,7 @@ class CheckedIndex:
 
     def _compare(self, expected: list[tuple[int, int]], found: list[tuple[int, int]]) -> None:
         """(physical offset, key hash) of both, as they follow each other; what is there twice is fine."""
+        expected = [one for one in expected if one[0] <= self._newest_settled]
         missing = Counter(expected) - Counter(found)
         surplus = [pair for pair in (Counter(found) - Counter(expected)) if pair not in set(expected)]
         if missing:

@@ -91,7 +91,7 @@ class Check:
         parts = self._parts
         begin = self._log.min_offset
         queues = CheckedQueues(parts.queues, are_extended=has_extensions(parts.layout))
-        index = CheckedIndex(parts.index, begin)
+        index = CheckedIndex(parts.index, begin, is_settled=self._evidence.is_clean or self._end is not None)
         # The checked queues and index take what dispatch would write, and compare it.
         dispatcher = Dispatcher(cast(ConsumeQueues, queues), cast(Index, index), parts.dispatcher.levels)
         yield from file_problems(parts.layout, parts.log.files)

@@ -156,6 +156,7 @@ class Follower:
         self._awaited: Place | None = None
         self._looks = 0
         self._stuck_since: float | None = None
+        self._refused: RefusedReadError | None = None
         self._log_watch, self._queues_watch = Watch(*layout.commit_log.folders), Watch(layout.consume_queues)
         self._topics_watch = Watch(layout.topics)
         folders = (layout.root, layout.config, layout.consume_queues, *(layout.root / name for name in TELLING_FOLDERS))
@@ -170,14 +171,17 @@ class Follower:
         self.refresh()
 
     @property
-    def kind(self) -> StoreFeatures:
-        """What of the store is not read."""
-        return self._kind
-
-    @property
     def derived_reason(self) -> str | None:
         """Why queues and index are derived from the log; None when the writer's own are used."""
         return self._kind.queues if self._derivation is not None else None
+
+    @property
+    def not_shown(self) -> tuple[str, ...]:
+        """What nobody gets to see, in sentences: data of a kind that is not read, and the log behind its end where the
+        disk refuses it."""
+        if self._refused is None:
+            return self._kind.not_shown
+        return *self._kind.not_shown, f"the log from physical offset {self._end:,} on: {self._refused}"
 
     def close(self) -> None:
         """Remove what was derived."""
@@ -461,6 +465,7 @@ class Follower:
 
     def _refresh_derived(self, derivation: Derivation) -> bool:
         changed = self._take_derived(derivation, REFRESH_BYTES)
+        self._refused = self._refusal(self._end, 8)
         if self._topics_watch.changed() or self._queues_watch.changed():
             self._topics.reload()
             changed |= self._forget_deleted(derivation)
@@ -655,8 +660,9 @@ class Follower:
         """Move the end over what is whole after it."""
         began = self._end
         limit = began + REFRESH_BYTES
+        self._refused = None
         while self._end < limit and self._advance_in_file(limit):
-            pass
+            self._refused = None
         if self._end != began:
             self._stuck_since = None
 
@@ -665,13 +671,16 @@ class Follower:
         file = self._log.files.find(self._end)
         if file is None:
             return self._skip_expired()
+        self._refused = self._refusal(self._end, 8)
+        if self._refused is not None:
+            return self._pass_damage()
         try:
             view = file.whole()
         except StoreError:
             return False
         position = self._end - file.start
         if not any(view[position : position + 8]):
-            return self._is_refused(self._end, 8) and self._pass_damage()
+            return False
         stop = ScanStop.END
         end, framing = min(len(view), limit - file.start), self._log.framing
         for found in scan_records(view, position, file.start, end, framing=framing, before=self._number):
@@ -731,17 +740,17 @@ class Follower:
         ends = places + found["size"]
         for row in np.lexsort((places, ends))[::-1].tolist():
             physical_offset, end = int(places[row]), int(ends[row])
-            if self._is_refused(physical_offset, end - physical_offset) or self._is_whole(physical_offset):
+            if self._refusal(physical_offset, end - physical_offset) or self._is_whole(physical_offset):
                 return physical_offset, end
         return None
 
-    def _is_refused(self, physical_offset: int, size_bytes: int) -> bool:
-        """Whether the disk refuses one of these bytes of the log."""
+    def _refusal(self, physical_offset: int, size_bytes: int) -> RefusedReadError | None:
+        """Why the disk does not give one of these bytes of the log; None: it gives all."""
         try:
             self._log.files.peek(physical_offset, size_bytes)
-        except RefusedReadError:
-            return True
-        return False
+        except RefusedReadError as error:
+            return error
+        return None
 
     def _is_whole(self, physical_offset: int) -> bool:
         file, framing = self._log.files.find(physical_offset), self._log.framing

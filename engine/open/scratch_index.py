@@ -15,6 +15,7 @@ from engine.derived.consume_queues import ConsumeQueues
 from engine.derived.deleted_topics import DeletedTopics
 from engine.derived.dispatch import Dispatcher
 from engine.derived.index import Index
+from engine.errors import RefusedReadError
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.scratch import ScratchDirectory
 from engine.log.commit_log import CommitLog
@@ -181,7 +182,7 @@ class Derivation:
 
     def _may_have_more(self, end: int) -> bool:
         """Whether a look at the log's end may find a record: not where nothing is, or what was no record just now."""
-        head = self._log.files.peek(end, HEAD_BYTES)
+        head = self._head(end)
         if not any(head[:8]):
             self._stuck = None
             return end < self._newest_start()
@@ -195,10 +196,17 @@ class Derivation:
         self._stuck = (end, head, since, now + LOOK_SECONDS)
         return True
 
+    def _head(self, physical_offset: int) -> bytes:
+        """The first bytes there; none where the disk refuses them."""
+        try:
+            return self._log.files.peek(physical_offset, HEAD_BYTES)
+        except RefusedReadError:
+            return b""
+
     def _newest_start(self) -> int:
         """Where the newest file begins that is written to: brokers make one more ahead."""
         for file in reversed(self._log.files.files):
-            if any(self._log.files.peek(file.start, 8)):
+            if any(self._head(file.start)[:8]):
                 return file.start
         return self._log.min_offset
 

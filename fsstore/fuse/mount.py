@@ -300,6 +300,7 @@ class MountTasks:
     async def _follow(self) -> None:
         logged: IndexState | None = None
         derived: str | None = None
+        not_shown = self._store.not_shown  # the opening's log has these
         while True:
             if self._store.queues_derived != derived:
                 derived = self._store.queues_derived
@@ -308,6 +309,9 @@ class MountTasks:
             try:
                 await trio.to_thread.run_sync(self._store.refresh)
                 self._core.followed()
+                for sentence in set(self._store.not_shown).difference(not_shown):
+                    LIMITED_LOG.log_once(log, logging.WARNING, sentence, sentence)
+                not_shown = self._store.not_shown
                 index = self._store.index_state
                 if index != logged and index.state in ("none", "not proved"):
                     log.warning("keys may not be found: index %s: %s", index.state, index.reason)

@@ -25,13 +25,14 @@ from engine.errors import REFUSED_FILE
 from tests.durability.faultfs import FaultyDisk, Rule, faulty_disk
 from tests.durability.test_refused_reads import COUNT, body_of, required_everywhere, unread
 from tests.engine.storetools import SMALL
+from tests.mount.harness import mounted, until
 
 FILE_BYTES = 128 << 10
 LOG_FILES = 3
 SIZES = FileSizes(FILE_BYTES, consume_queue_entries=2048, index_slots=1000, index_entries=4000)
 CONFIG = replace(SMALL, sizes=SIZES)
 MODES = pytest.mark.parametrize("mode", list(OpenMode))
-QUEUE = "/store/consumequeue/T/0/*"
+QUEUE, LOG = "/store/consumequeue/T/0/*", "/store/commitlog/*"
 
 
 @pytest.fixture
@@ -144,3 +145,33 @@ def test_a_queue_costs_no_message(disk: FaultyDisk, mode: OpenMode) -> None:
     disk.inject(*unopened(QUEUE))
     with opened(disk, mode) as store:
         required_everywhere(store, set(), LOG_FILES)
+
+
+@pytest.mark.parametrize("rules", [[Rule("read", LOG)], unopened(LOG)], ids=["read", "open"])
+def test_a_follower_without_queues_says_where_the_log_is_refused(disk: FaultyDisk, rules: list[Rule]) -> None:
+    shutil.rmtree(disk.root / "store/consumequeue")  # no queue leads past it
+    disk.inject(*rules)
+    with opened(disk, OpenMode.FOLLOW) as store:
+        [sentence] = store.stats().not_shown
+        assert sentence.startswith(f"the log from physical offset 0 on: {disk.root}{log_file(0)} can't be read")
+        disk.heal()
+        until("the queues are derived", lambda: store.refresh() and store.stats().messages == COUNT)
+        assert store.stats().not_shown == ()
+        assert unread(store) == set()
+
+
+def test_a_follower_says_that_it_can_not_look_behind_the_log(disk: FaultyDisk, tmp_path: Path) -> None:
+    with mounted(tmp_path, store=disk.root / "store", config={"mode": "FOLLOW"}) as mount:
+
+        def not_shown() -> list[str]:
+            found: list[str] = mount.status()["stats"]["not_shown"]
+            return found
+
+        assert not_shown() == []
+        disk.inject(Rule("read", LOG))
+        until("status says so", not_shown)
+        [sentence] = not_shown()
+        assert f"{log_file(2)} can't be read" in sentence
+        until("the log says so", lambda: sentence in mount.log.read_text())
+        disk.heal()
+        until("it looks again", lambda: not not_shown())

@@ -33,7 +33,16 @@ from engine import (
 from engine.derived.index_file import IndexFile
 from engine.record.hashes import index_hash
 from tests.engine.records import encoder, keyed
-from tests.engine.storetools import SMALL, HastyDisk, contents, killed, nothing_left_open, opened, require_clean
+from tests.engine.storetools import (
+    SMALL,
+    SMALL_SIZES,
+    HastyDisk,
+    contents,
+    killed,
+    nothing_left_open,
+    opened,
+    require_clean,
+)
 from tests.golden import NAMES, golden
 
 pytestmark = pytest.mark.usefixtures("hasty_disk")
@@ -226,6 +235,23 @@ def test_repair_of_a_store_that_was_not_closed_recovers_it(store: Path) -> None:
     assert list(repair_store(store)) == []
     assert not (store / "abort").exists()
     assert readable(store) == set(range(COUNT))
+
+
+def test_keys_that_a_dead_writer_had_in_memory_are_no_finding(tmp_path: Path) -> None:
+    config = replace(SMALL, sizes=replace(SMALL_SIZES, index_entries=4000))
+    with killed(tmp_path / "store", tmp_path / "killed", config) as store:
+        store.put_batch([Message("T", b"x", keys=[f"K{number}"]) for number in range(20)], 0)
+        store.flush()
+        store.put_batch([Message("T", b"x", keys=[f"K{number}"]) for number in range(20, 40)], 0)
+    require_clean(check_store(tmp_path / "killed"))
+    with MessageStore.open(tmp_path / "killed", config) as store:
+        assert [len(list(store.query("T", f"K{number}"))) for number in range(40)] == [1] * 40
+        [path] = (tmp_path / "killed/index").iterdir()
+    (tmp_path / "killed/abort").touch()  # of keys that are in the files each is looked for
+    with path.open("r+b") as file:
+        file.seek(-(4000 - 5) * 20, 2)
+        file.write(bytes(4))
+    assert {problem.kind for problem in check_store(tmp_path / "killed")} == {ProblemKind.INDEX}
 
 
 def test_damaged_bytes_are_kept_and_framed_so_that_the_log_reads_through(store: Path) -> None:
