@@ -18,7 +18,7 @@ from engine.errors import ReadError, StoreError
 from engine.files.mapped_file import MappedFile
 from engine.log.evidence import entries_between
 from engine.log.sequence import queued_rows
-from engine.record.multi_dispatch import MULTI_DISPATCH, Place, places
+from engine.record.multi_dispatch import MULTI_DISPATCH, Slot, secondary_slots
 from engine.record.properties import KEYS, UNIQUE_KEY
 from engine.record.record import decode_record
 from engine.record.scan import ScannedRecords, scan_records
@@ -86,7 +86,7 @@ def _shares_records(log: CommitLog, queues: ConsumeQueues, begin: int) -> bool:
     last = bounds[-1][1] if bounds else 0
     for starts, _ in entries_by_file(queues, bounds, last):
         for place in np.unique(starts[1:][starts[1:] == starts[:-1]]).tolist():
-            for claimed in _claimed_places(log, place):
+            for claimed in _claimed_slots(log, place):
                 queue = queues.get(claimed.topic, claimed.queue_id)
                 entry = queue.entry(claimed.queue_offset) if queue is not None else None
                 if entry is not None and entry[0] == place:
@@ -94,7 +94,7 @@ def _shares_records(log: CommitLog, queues: ConsumeQueues, begin: int) -> bool:
     return False
 
 
-def _claimed_places(log: CommitLog, physical_offset: int) -> Sequence[Place]:
+def _claimed_slots(log: CommitLog, physical_offset: int) -> Sequence[Slot]:
     """The places in queues other than its own that the record there names."""
     try:
         message = decode_record(log.rest(physical_offset), physical_offset, verify=False)
@@ -103,7 +103,7 @@ def _claimed_places(log: CommitLog, physical_offset: int) -> Sequence[Place]:
     if not message.find_property(_MULTI_DISPATCH):
         return ()
     own = (message.topic, message.queue_id)
-    return [one for one in places(message.properties, message.queue_id) if (one.topic, one.queue_id) != own]
+    return [one for one in secondary_slots(message.properties, message.queue_id) if (one.topic, one.queue_id) != own]
 
 
 def _holds_places(log: CommitLog, queue: ConsumeQueue) -> bool:
@@ -119,7 +119,7 @@ def _holds_places(log: CommitLog, queue: ConsumeQueue) -> bool:
                 continue
         except ReadError:
             continue
-        if Place(queue.topic, queue.queue_id, queue_offset) in _claimed_places(log, entry[0]):
+        if Slot(queue.topic, queue.queue_id, queue_offset) in _claimed_slots(log, entry[0]):
             return True
     return False
 

@@ -141,15 +141,15 @@ class DeletedTopics:
         return replace(found, records=replace(found.records, headers=headers))
 
     def _without_places(self, found: ScannedRecords) -> ScannedRecords:
-        """The run without further places in deleted topics."""
-        if not found.places or not self._until:
+        """The run without secondary slots in deleted topics."""
+        if not found.slots or not self._until:
             return found
         starts = found.records.headers["physical_offset"]
         kept = {
-            row: [place for place in places if int(starts[row]) >= self.until(place.topic)]
-            for row, places in found.places.items()
+            row: [slot for slot in slots if int(starts[row]) >= self.until(slot.topic)]
+            for row, slots in found.slots.items()
         }
-        return replace(found, places=kept)
+        return replace(found, slots=kept)
 
     def _store(self, until: dict[str, int]) -> None:
         write_own_file(self._path, {"topics": until}, self._disk)

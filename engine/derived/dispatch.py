@@ -5,7 +5,7 @@ the same entries, in log order; what is there already is not written again.
 
     transaction      none, commit: queues and index    prepared: index only    rollback: neither
     delayed          the tags code is when it is due
-    multi-dispatch   an entry in each further queue, after its own: a broker's, a writer makes none
+    multi-dispatch   an entry in each secondary queue, after its own: a broker's, a writer makes none
 
 A writer's dispatch that fails is final: the log has records to which nothing leads, until the next opening reads them
 again.
@@ -251,8 +251,8 @@ def _rows_by_queue(scanned: ScannedRecords, levels: DelayLevels) -> Iterator[Que
     groups = queue_groups(scanned.topic_rows[chosen], records.queue_ids[chosen])
     offsets = headers["queue_offset"][chosen]
     codes = _with_due_times(scanned, tags, topics.get(SCHEDULE_TOPIC), levels)[chosen]
-    if scanned.places:
-        more = np.array(_further_rows(scanned, set(rows.tolist()), topics), np.int64).reshape(-1, 4)
+    if scanned.slots:
+        more = np.array(_secondary_rows(scanned, set(rows.tolist()), topics), np.int64).reshape(-1, 4)
         rows = np.concatenate([rows, more[:, 0]])
         order = np.argsort(rows, kind="stable")  # in log order, a record's own queue first
         rows = rows[order]
@@ -265,7 +265,7 @@ def _rows_by_queue(scanned: ScannedRecords, levels: DelayLevels) -> Iterator[Que
     for members in equal_groups(groups):
         group, wanted = int(groups[members][0]), rows[members]
         entries = np.empty(len(wanted), ENTRY)
-        of = wanted if scanned.places else all_or(wanted, len(headers))  # which places repeat
+        of = wanted if scanned.slots else all_or(wanted, len(headers))  # which slots repeat
         entries["physical_offset"], entries["size"] = headers["physical_offset"][of], headers["store_size"][of]
         entries["tags_code"] = codes[members]
         yield QueueRows(names[group >> 32], group & 0xFFFFFFFF, offsets[members], entries, text_bytes[of])
@@ -282,13 +282,13 @@ def _with_due_times(scanned: ScannedRecords, tags: Array, schedule: int | None, 
     return codes
 
 
-def _further_rows(scanned: ScannedRecords, rows: set[int], topics: dict[str, int]) -> list[tuple[int, int, int, int]]:
-    """(row, topic's number, queue id, queue offset) for each further place of `rows`; numbers new `topics`."""
+def _secondary_rows(scanned: ScannedRecords, rows: set[int], topics: dict[str, int]) -> list[tuple[int, int, int, int]]:
+    """(row, topic's number, queue id, queue offset) for each secondary slot of `rows`; numbers new `topics`."""
     return [
-        (row, topics.setdefault(place.topic, len(topics)), place.queue_id, place.queue_offset)
-        for row, places in scanned.places.items()
+        (row, topics.setdefault(slot.topic, len(topics)), slot.queue_id, slot.queue_offset)
+        for row, slots in scanned.slots.items()
         if row in rows
-        for place in places
+        for slot in slots
     ]
 
 

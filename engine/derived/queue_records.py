@@ -16,7 +16,7 @@ from engine.errors import DamagedRecordError, MessageNotFoundError, ReadError, R
 from engine.log.entries import Entries, file_pages, runs_by_file
 from engine.record.inner_batch import InnerBatch, InnerMessage, may_be_wrapper
 from engine.record.kernel.decode import StoredMessage, is_plainly_at, is_wrapper, read_run
-from engine.record.multi_dispatch import Place, matches_slot
+from engine.record.multi_dispatch import Slot, matches_slot
 from engine.record.parsed_headers import ParsedHeaders, misplaced, parse_headers
 from engine.record.record import decode_record
 
@@ -114,7 +114,7 @@ class QueueRecords:
         except (DamagedRecordError, MessageNotFoundError) as error:
             raise self._astray(error, queue, queue_offset) from None
         if is_plainly_at(message, queue.topic, queue.queue_id, queue_offset) or (
-            matches_slot(message, Place(queue.topic, queue.queue_id, queue_offset))
+            matches_slot(message, Slot(queue.topic, queue.queue_id, queue_offset))
         ):
             return message
         found = f"{message.topic}/{message.queue_id}/{message.queue_offset}"

@@ -78,10 +78,10 @@ class Evidence:
 
     @cached_property
     def _led_to(self) -> tuple[Array, Array]:
-        return _by_place(_joined(self.runs))
+        return _by_physical_offset(_joined(self.runs))
 
     @property
-    def places(self) -> Array:
+    def physical_offsets(self) -> Array:
         """Where the records are that entries lead to: int64 (n,), ascending."""
         return self._led_to[0]
 
@@ -97,7 +97,7 @@ class Evidence:
 
     def has_entry(self, physical_offset: int, size: int) -> bool:
         """Whether an entry leads to a record there, of that size."""
-        start, end = np.searchsorted(self.places, [physical_offset, physical_offset + 1]).tolist()
+        start, end = np.searchsorted(self.physical_offsets, [physical_offset, physical_offset + 1]).tolist()
         return bool(np.any(self.sizes[start:end] == size))
 
     def physical_offset_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
@@ -111,30 +111,34 @@ class Evidence:
     def size_at(self, physical_offset: int) -> int | None:
         """The size that the entries for a record there say; None where there are none, or they differ, or another
         record begins before its end: then one of them is wrong."""
-        start, end = np.searchsorted(self.places, [physical_offset, physical_offset + 1]).tolist()
+        start, end = np.searchsorted(self.physical_offsets, [physical_offset, physical_offset + 1]).tolist()
         sizes = set(self.sizes[start:end].tolist())
         if len(sizes) != 1:
             return None
         (size,) = sizes
-        return size if end == len(self.places) or self.places[end] >= physical_offset + size else None
+        return (
+            size if end == len(self.physical_offsets) or self.physical_offsets[end] >= physical_offset + size else None
+        )
 
     def end_around(self, physical_offset: int) -> int:
-        """Where the record ends that an entry says is there and began before; else that place: no record begins inside
-        of another."""
-        before = int(np.searchsorted(self.places, physical_offset)) - 1
+        """The end of the record that began before, as an entry says, and reaches further; else the offset itself: no
+        record begins inside another."""
+        before = int(np.searchsorted(self.physical_offsets, physical_offset)) - 1
         if before < 0:
             return physical_offset
-        place = int(self.places[before])
-        return max(physical_offset, place + (self.size_at(place) or 0))
+        found = int(self.physical_offsets[before])
+        return max(physical_offset, found + (self.size_at(found) or 0))
 
     def reaches_beyond(self, physical_offset: int) -> bool:
         """Whether an entry says that a record began before and reaches further."""
         return self.end_around(physical_offset) > physical_offset
 
     def entries_in(self, start: int, end: int) -> list[tuple[int, int]]:
-        """(place, size) of each record in [start, end) that entries lead to, ascending."""
-        first, last = np.searchsorted(self.places, [start, end]).tolist()
-        return sorted(set(zip(self.places[first:last].tolist(), self.sizes[first:last].tolist(), strict=True)))
+        """(physical offset, size) of each record in [start, end) that entries lead to, ascending."""
+        first, last = np.searchsorted(self.physical_offsets, [start, end]).tolist()
+        return sorted(
+            set(zip(self.physical_offsets[first:last].tolist(), self.sizes[first:last].tolist(), strict=True))
+        )
 
     def lacks_entry(self, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Whether the queue, as it was found, holds no entry at that offset: a record may be there all the same."""
@@ -206,11 +210,11 @@ def with_entries(evidence: Evidence, queues: Iterable[QueueEntries], start: int,
 def _reach(queues: Iterable[QueueEntries], end: int, file_bytes: int) -> int:
     """Where the records end that entries lead to at or behind `end`: as long as they lie as close as records do, since
     no checksum covers an entry."""
-    places, sizes = _by_place(_joined(_runs(queues, end, MAX_OFFSET)))
-    ends = places + sizes
-    apart = places - np.concatenate(([end], ends[:-1])) >= file_bytes
+    physical_offsets, sizes = _by_physical_offset(_joined(_runs(queues, end, MAX_OFFSET)))
+    ends = physical_offsets + sizes
+    apart = physical_offsets - np.concatenate(([end], ends[:-1])) >= file_bytes
     apart |= sizes > file_bytes
-    count = int(apart.argmax()) if apart.any() else len(places)
+    count = int(apart.argmax()) if apart.any() else len(physical_offsets)
     return int(ends[:count].max(initial=end))
 
 
@@ -238,8 +242,8 @@ def _bounds(queues: Sequence[QueueEntries], start: int, end: int) -> list[tuple[
 
 
 def entries_between(bounds: Sequence[tuple[QueueEntries, int, int]]) -> tuple[Array, Array]:
-    """Places and sizes of the records that those entries lead to, int64 (n,), by place."""
-    return _by_place(_in_one([queue.entries(first, after - first) for queue, first, after in bounds]))
+    """Physical offsets and sizes of the records that those entries lead to: int64 (n,), in the order of the log."""
+    return _by_physical_offset(_in_one([queue.entries(first, after - first) for queue, first, after in bounds]))
 
 
 def _in_one(parts: Sequence[Entries]) -> Entries:
@@ -253,15 +257,15 @@ def _copied(entries: Entries) -> Entries:
     )  # field by field costs more
 
 
-def _by_place(entries: Entries) -> tuple[Array, Array]:
+def _by_physical_offset(entries: Entries) -> tuple[Array, Array]:
     leads = _leads(entries)
     if not leads.all():
         entries = entries[leads]
-    places, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
-    if (places[1:] >= places[:-1]).all():  # as those of one queue are
-        return places, sizes
-    order = np.argsort(places, kind="stable")
-    return places[order], sizes[order]
+    physical_offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+    if (physical_offsets[1:] >= physical_offsets[:-1]).all():  # as those of one queue are
+        return physical_offsets, sizes
+    order = np.argsort(physical_offsets, kind="stable")
+    return physical_offsets[order], sizes[order]
 
 
 def _leads(entries: Entries) -> Array:

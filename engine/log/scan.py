@@ -34,7 +34,7 @@ from engine.record.columns import lost_sector_rows
 from engine.record.header import BLANK_BYTES, MIN_RECORD_BYTES, is_queued, is_rolled_back, position_of
 from engine.record.kernel.decode import StoredMessage
 from engine.record.log_framing import EntryNumber
-from engine.record.multi_dispatch import Place, matches_slot
+from engine.record.multi_dispatch import Slot, matches_slot
 from engine.record.parsed_headers import ParsedHeaders
 from engine.record.record import CLOSING_ZEROS, SECTOR_BYTES, decode_record, frame_extent, read_header
 from engine.record.scan import CHUNK_BYTES, ScannedRecords, ScanStop, find_chained_record, scan_records
@@ -99,7 +99,7 @@ class LogScan:
         known to reach there. Bodies before `trusted_end` are not checked (they were, or readers do). `earliest_ms` is
         the store time of the record before `start`, 0 when unknown. `disproved` hears of a record that was yielded and
         whose queue offset turns out to be wrong, before the run is yielded that shows it. With `multi_dispatch` records
-        may have further places. `progress` hears physical offsets. `pages` gives a file's bytes. `is_settled` says
+        may have secondary slots. `progress` hears physical offsets. `pages` gives a file's bytes. `is_settled` says
         whether the bytes from a place on are no record that somebody writes just now: where it does not, the scan ends.
         """
         self.end = start
@@ -203,7 +203,7 @@ class LogScan:
             self._lose_suspect(suspect)
         for displaced in misnumbered.displaced:
             self._disproved(displaced)
-        found = replace(found, places=misnumbered.places) if misnumbered.places else found
+        found = replace(found, slots=misnumbered.slots) if misnumbered.slots else found
         wrong = misnumbered.rows
         for row in wrong.tolist():
             text = _misnumbered(int(headers["queue_offset"][row]))
@@ -364,9 +364,9 @@ class LogScan:
 
     def _is_only_misnumbered(self, view: memoryview, start: int, file_start: int) -> bool:
         """Whether all is right at `start` but the number of a ledger's entry: a queue leads to its record."""
-        place = start + self._framing.header_bytes
-        return place > start and bool(
-            self._evidence.entries_in(place, place + 1) and self._begins(view, start - file_start, file_start)
+        record = start + self._framing.header_bytes
+        return record > start and bool(
+            self._evidence.entries_in(record, record + 1) and self._begins(view, start - file_start, file_start)
         )
 
     def _frame_end(self, view: memoryview, position: int, file_start: int) -> int | None:
@@ -412,12 +412,12 @@ class LogScan:
 
     def _led_to(self, view: memoryview, position: int, file_start: int) -> int | None:
         """Position of the first whole frame at or after `position` to whose record an entry leads."""
-        for place, size in self._evidence.entries_in(file_start + position, file_start + len(view)):
-            found, end = self._framing.frame_start(place) - file_start, place + size - file_start
+        for physical_offset, size in self._evidence.entries_in(file_start + position, file_start + len(view)):
+            found, end = self._framing.frame_start(physical_offset) - file_start, physical_offset + size - file_start
             if found < position or end > len(view):
                 continue
             if self._framing.problem(view[found:end], file_start + found) is None:
-                self._progress(place)
+                self._progress(physical_offset)
                 return found
         return None
 
@@ -447,8 +447,8 @@ class LogScan:
     def _may_lack_entry(self, message: StoredMessage) -> bool:
         if self._evidence.reaches_beyond(message.physical_offset):
             return False
-        place = (message.topic, message.queue_id, message.queue_offset)
-        return not is_queued(message.sys_flag) or self._evidence.lacks_entry(*place)
+        slot = (message.topic, message.queue_id, message.queue_offset)
+        return not is_queued(message.sys_flag) or self._evidence.lacks_entry(*slot)
 
     def _went_on(self, message: StoredMessage) -> bool:
         """Whether a record shows that the log went on after damage, and is not of an earlier life of it."""
@@ -498,9 +498,9 @@ class LogScan:
     def _is_in_sequence(self, message: StoredMessage, damage_start: int) -> bool:
         if not is_queued(message.sys_flag):
             return True
-        place = message.physical_offset
-        lost_bytes = self._lost_bytes + place - damage_start
-        return self._sequence.fits(message.topic, message.queue_id, message.queue_offset, place, lost_bytes)
+        physical_offset = message.physical_offset
+        lost_bytes = self._lost_bytes + physical_offset - damage_start
+        return self._sequence.fits(message.topic, message.queue_id, message.queue_offset, physical_offset, lost_bytes)
 
     def _note_moved(self, start: int) -> None:
         """Note the records from `start` on whose topic or queue id is damaged, which no checksum covers: each is whole,
@@ -508,9 +508,9 @@ class LogScan:
         their numbers are taken."""
         for topic, queue_id, first, after in [*self._sequence.gaps, *self._missing()]:
             for number in range(first, min(after, first + _MOST_LOOKED_AT)):
-                place = Place(topic, queue_id, number)
-                physical_offset = self._evidence.physical_offset_of(*place)
-                if start <= physical_offset < self.end and self._has_lost_its_name(physical_offset, place):
+                slot = Slot(topic, queue_id, number)
+                physical_offset = self._evidence.physical_offset_of(*slot)
+                if start <= physical_offset < self.end and self._has_lost_its_name(physical_offset, slot):
                     end = physical_offset + (self._evidence.size_at(physical_offset) or 0)
                     text = f"its topic or queue id is damaged: the entry of {topic}/{queue_id}/{number} leads to it"
                     self._lose(DamagedRange(physical_offset, end, text, DamageKind.MISPLACED, self._latest_ms))
@@ -531,27 +531,27 @@ class LogScan:
                 newest = queue_evidence.next_offset - 1
                 yield Gap(topic, queue_id, newest if expected is None else expected, queue_evidence.next_offset)
 
-    def _has_lost_its_name(self, physical_offset: int, place: Place) -> bool:
-        """Whether the record there is of `place`, whose entry leads to it, though it says another one. The entry is the
-        wrong one where that of the other place leads there, too, or those beside it lead to other queues' records."""
+    def _has_lost_its_name(self, physical_offset: int, slot: Slot) -> bool:
+        """Whether the record there is of `slot`, whose entry leads to it, though it says another one. The entry is the
+        wrong one where that of the other slot leads there, too, or those beside it lead to other queues' records."""
         size, message = self._evidence.size_at(physical_offset), self._record_at(physical_offset)
-        if message is None or (message.store_size, message.queue_offset) != (size, place.queue_offset):
+        if message is None or (message.store_size, message.queue_offset) != (size, slot.queue_offset):
             return False
-        own = Place(message.topic, message.queue_id, message.queue_offset)
-        if matches_slot(message, place) or self._evidence.physical_offset_of(*own) == physical_offset:
+        own = Slot(message.topic, message.queue_id, message.queue_offset)
+        if matches_slot(message, slot) or self._evidence.physical_offset_of(*own) == physical_offset:
             return False
         if self._is_lost(physical_offset):
             return False
-        beside = {self._stands(place._replace(queue_offset=place.queue_offset + step)) for step in (-1, 1)}
+        beside = {self._stands(slot._replace(queue_offset=slot.queue_offset + step)) for step in (-1, 1)}
         return False not in beside and (True in beside or self._stands(own) is True)
 
     def _is_lost(self, physical_offset: int) -> bool:
         return any(damage.start <= physical_offset < damage.end for damage in self.damaged)
 
-    def _stands(self, place: Place) -> bool | None:
-        """Whether the entry of `place` leads to a record that says so; None where it leads to none."""
-        message = self._record_at(self._evidence.physical_offset_of(*place))
-        return matches_slot(message, place) if message is not None else None
+    def _stands(self, slot: Slot) -> bool | None:
+        """Whether the entry of `slot` leads to a record that says so; None where it leads to none."""
+        message = self._record_at(self._evidence.physical_offset_of(*slot))
+        return matches_slot(message, slot) if message is not None else None
 
     def is_moved(self, physical_offset: int, size: int, queue_offset: int) -> bool:
         """Whether a whole record is there of that size and number. If it is not of the queue whose entry says so, its
@@ -639,8 +639,8 @@ def _misnumbered(queue_offset: int) -> str:
 def pick(found: ScannedRecords, rows: Array | slice) -> ScannedRecords:
     """The run with only these rows."""
     kept = np.arange(len(found))[rows].tolist()
-    places = {row: found.places[old] for row, old in enumerate(kept) if old in found.places} if found.places else {}
-    return replace(found, records=found.records.take(rows), topic_rows=found.topic_rows[rows], places=places)
+    slots = {row: found.slots[old] for row, old in enumerate(kept) if old in found.slots} if found.slots else {}
+    return replace(found, records=found.records.take(rows), topic_rows=found.topic_rows[rows], slots=slots)
 
 
 def _without(found: ScannedRecords, rows: Array) -> ScannedRecords:

@@ -3,8 +3,8 @@
 No checksum covers a record's queue offset, topic or queue id; that they fit their neighbours is what shows them
 undamaged.
 
-Further places (multi-dispatch) are what a publisher may have written himself: one counts only where it goes on from its
-queue's next number, and gives way to a record that has the number as its own. The same holds for the numbers that a
+A publisher may have written secondary slots (multi-dispatch) himself: one counts only where it goes on from its queue's
+next number, and gives way to a record that has the number as its own. The same holds for the numbers that a
 batch takes which is kept as one record.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from engine.record.header import INNER_BATCH, MIN_RECORD_BYTES, is_queued
-from engine.record.multi_dispatch import Place, can_have_queues, inner_places, places
+from engine.record.multi_dispatch import Slot, can_have_queues, inner_slots, secondary_slots
 
 if TYPE_CHECKING:
     from engine.record.scan import ScannedRecords
@@ -51,12 +51,12 @@ class Suspect:
 @dataclass(frozen=True, slots=True)
 class Misnumbered:
     """What a run of records shows to have a damaged queue offset: `rows` of its own (int64, ascending, mostly empty),
-    and records of `earlier` runs; and `places` of its rows that are believed, while those of earlier runs that are
+    and records of `earlier` runs; and `slots` of its rows that are believed, while those of earlier runs that are
     `displaced` are not any more."""
 
     rows: Array
     earlier: tuple[Suspect, ...] = ()
-    places: dict[int, list[Place]] = field(default_factory=dict)
+    slots: dict[int, list[Slot]] = field(default_factory=dict)
     displaced: tuple[Suspect, ...] = ()
 
 
@@ -98,24 +98,25 @@ def all_or(rows: Array, count: int) -> Array | slice:
     return slice(None) if len(rows) == count else rows
 
 
-def further_places(found: ScannedRecords, rows: Array) -> dict[int, list[Place]]:
-    """The further places that those of `rows` claim which have any."""
+def secondary_slots_of(found: ScannedRecords, rows: Array) -> dict[int, list[Slot]]:
+    """The secondary slots that those of `rows` claim which have any."""
     _, sizes = found.properties.multi_dispatch
     multiple = rows[sizes[rows] > 0]
     return {
-        row: places(found.records.properties_of(row), int(found.records.queue_ids[row])) for row in multiple.tolist()
+        row: secondary_slots(found.records.properties_of(row), int(found.records.queue_ids[row]))
+        for row in multiple.tolist()
     }
 
 
-def inner_batches(found: ScannedRecords, rows: Array) -> dict[int, list[Place]]:
-    """The further places of those of `rows` that are batches kept whole."""
+def inner_batches(found: ScannedRecords, rows: Array) -> dict[int, list[Slot]]:
+    """The secondary slots of those of `rows` that are batches kept whole."""
     headers = found.records.headers
-    batches: dict[int, list[Place]] = {}
+    batches: dict[int, list[Slot]] = {}
     for row in rows[headers["sys_flag"][rows] & INNER_BATCH != 0].tolist():
         topic, queue_id = found.topics[int(found.topic_rows[row])], int(found.records.queue_ids[row])
-        first = Place(topic, queue_id, int(headers["queue_offset"][row]))
-        batches[row] = inner_places(found.records.properties_of(row), first)
-    return {row: further for row, further in batches.items() if further}
+        first = Slot(topic, queue_id, int(headers["queue_offset"][row]))
+        batches[row] = inner_slots(found.records.properties_of(row), first)
+    return {row: secondary for row, secondary in batches.items() if secondary}
 
 
 class QueueSequence:
@@ -124,32 +125,32 @@ class QueueSequence:
     def __init__(
         self,
         seed: Seed,
-        place_of: PlaceOf,
+        physical_offset_of: PlaceOf,
         *,
         deleted_until: Callable[[str], int] = lambda topic: 0,
         multi_dispatch: bool = False,
     ) -> None:
-        """`seed` is asked once for each queue, at its first record; `place_of` about numbers that do not follow.
-        Records of a topic before the physical offset `deleted_until(topic)` count for nothing. Without `multi_dispatch`
-        there are no further places."""
+        """`seed` gives the number that a queue begins with, `physical_offset_of` what an entry says of a number that
+        does not follow. Records of a topic before the physical offset `deleted_until(topic)` count for nothing. Without
+        `multi_dispatch` there are no secondary slots."""
         self._seed = seed
-        self._place_of = place_of
+        self._physical_offset_of = physical_offset_of
         self._deleted_until = deleted_until
         self._multi_dispatch = multi_dispatch
         self._next: dict[tuple[str, int], int | None] = {}
         self._suspects: dict[tuple[str, int], Suspect] = {}
         self._disproved: list[Suspect] = []
-        self._newest_places: dict[tuple[str, int], Suspect] = {}
+        self._newest_slots: dict[tuple[str, int], Suspect] = {}
         self._displaced: list[Suspect] = []
         self.gaps: list[Gap] = []
         """The numbers that were passed over."""
 
     def expected(self, topic: str, queue_id: int) -> int | None:
         """What the next record of the queue must carry; None when any number may be right."""
-        place = (topic, queue_id)
-        if place not in self._next:
-            self._next[place] = self._seed(topic, queue_id)
-        return self._next[place]
+        queue = (topic, queue_id)
+        if queue not in self._next:
+            self._next[queue] = self._seed(topic, queue_id)
+        return self._next[queue]
 
     def fits(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int, lost_bytes: int) -> bool:
         """Whether the number can be right when `lost_bytes` of the log before it cannot be read."""
@@ -160,8 +161,8 @@ class QueueSequence:
             return True
         suspect = self._suspects.get((topic, queue_id))
         first = suspect.expected + 1 if suspect else expected
-        if (topic, queue_id) in self._newest_places:
-            first = min(first, self._newest_places[topic, queue_id].expected)
+        if (topic, queue_id) in self._newest_slots:
+            first = min(first, self._newest_slots[topic, queue_id].expected)
         return first <= queue_offset <= expected + _missing(lost_bytes)
 
     def take(self, found: ScannedRecords, lost_bytes: int) -> Misnumbered:
@@ -174,17 +175,17 @@ class QueueSequence:
         rows = self._without_deleted(found, queued_rows(found))
         if len(rows) == 0:
             return Misnumbered(rows)
-        further = inner_batches(found, rows)
+        secondary = inner_batches(found, rows)
         if self._multi_dispatch:
-            further = further_places(found, rows) | further
-        places: dict[int, list[Place]] = {}
-        if further:
-            wrong, places = self._take_with_places(found, rows, further, lost_bytes)
+            secondary = secondary_slots_of(found, rows) | secondary
+        slots: dict[int, list[Slot]] = {}
+        if secondary:
+            wrong, slots = self._take_with_slots(found, rows, secondary, lost_bytes)
         else:
             wrong = self._take_plain(found, rows, lost_bytes)
         disproved, self._disproved = self._disproved, []
         displaced, self._displaced = self._displaced, []
-        return Misnumbered(np.array(sorted(wrong), dtype=np.int64), tuple(disproved), places, tuple(displaced))
+        return Misnumbered(np.array(sorted(wrong), dtype=np.int64), tuple(disproved), slots, tuple(displaced))
 
     def _without_deleted(self, found: ScannedRecords, rows: Array) -> Array:
         ends = np.array([self._deleted_until(topic) for topic in found.topics], np.int64)
@@ -208,38 +209,38 @@ class QueueSequence:
         if int(offsets[0]) == expected and bool(np.all(offsets[1:] - offsets[:-1] == 1)):
             self._next[queue] = expected + len(offsets)
             self._suspects.pop(queue, None)
-            self._newest_places.pop(queue, None)
+            self._newest_slots.pop(queue, None)
             return []
         line = [_Numbered(row, offset) for row, offset in zip(rows.tolist(), offsets.tolist(), strict=True)]
         return self._take_line(found, queue, line, lost_bytes)
 
-    def _take_with_places(
-        self, found: ScannedRecords, rows: Array, further: dict[int, list[Place]], lost_bytes: int
-    ) -> tuple[list[int], dict[int, list[Place]]]:
-        """As `_take_plain`, when some records claim further places, which use up numbers; and those believed."""
+    def _take_with_slots(
+        self, found: ScannedRecords, rows: Array, secondary: dict[int, list[Slot]], lost_bytes: int
+    ) -> tuple[list[int], dict[int, list[Slot]]]:
+        """As `_take_plain`, when some records claim secondary slots, which use up numbers; and those believed."""
         headers, queue_ids = found.records.headers, found.records.queue_ids
         lines: dict[tuple[str, int], list[_Numbered]] = {}
         for row in rows.tolist():
             own = (found.topics[int(found.topic_rows[row])], int(queue_ids[row]))
             lines.setdefault(own, []).append(_Numbered(row, int(headers["queue_offset"][row])))
-            for place in further.get(row, ()):
-                line = lines.setdefault((place.topic, place.queue_id), [])
-                line.append(_Numbered(row, place.queue_offset, own=False))
+            for slot in secondary.get(row, ()):
+                line = lines.setdefault((slot.topic, slot.queue_id), [])
+                line.append(_Numbered(row, slot.queue_offset, own=False))
         wrong: list[int] = []
-        places: dict[int, list[Place]] = {}
+        slots: dict[int, list[Slot]] = {}
         for queue, line in lines.items():
             believed = self._believed_line(found, queue, line, lost_bytes)
             if believed:
                 wrong += self._take_line(found, queue, believed, lost_bytes)
             for row, queue_offset, is_own in believed:
                 if not is_own:
-                    places.setdefault(row, []).append(Place(*queue, queue_offset))
-        return wrong, places
+                    slots.setdefault(row, []).append(Slot(*queue, queue_offset))
+        return wrong, slots
 
     def _believed_line(
         self, found: ScannedRecords, queue: tuple[str, int], line: list[_Numbered], lost_bytes: int
     ) -> list[_Numbered]:
-        """The rows of one queue, without further places that do not go on from the number before, or have that of a
+        """The rows of one queue, without secondary slots that do not go on from the number before, or have that of a
         later record."""
         if all(numbered.own for numbered in line):
             return line
@@ -250,7 +251,7 @@ class QueueSequence:
         for position, numbered in enumerate(line):
             offset = numbered.queue_offset
             most = int(starts[numbered.row]) // MIN_RECORD_BYTES if expected is None else expected + lost
-            fits = (expected or 0) <= offset <= most or self._place_of(*queue, offset) == starts[numbered.row]
+            fits = (expected or 0) <= offset <= most or self._physical_offset_of(*queue, offset) == starts[numbered.row]
             if numbered.own:
                 to_come[offset] -= 1
                 following = line[position + 1].queue_offset if position + 1 < len(line) else None
@@ -271,34 +272,42 @@ class QueueSequence:
         """Learn from what a run holds of one queue; the rows whose own number must be damaged."""
         headers, missing = found.records.headers, _missing(lost_bytes)
         offsets = [numbered.queue_offset for numbered in line]
-        places = headers["physical_offset"][[numbered.row for numbered in line]].tolist()
+        physical_offsets = headers["physical_offset"][[numbered.row for numbered in line]].tolist()
         expected = self.expected(*queue)
-        newest_place = self._newest_places.pop(queue, None)
-        since = newest_place.expected if newest_place is not None else expected
-        if newest_place is not None and line[0].own and newest_place.expected <= offsets[0] < (expected or 0):
+        newest_slot = self._newest_slots.pop(queue, None)
+        since = newest_slot.expected if newest_slot is not None else expected
+        if newest_slot is not None and line[0].own and newest_slot.expected <= offsets[0] < (expected or 0):
             expected = since = offsets[0]
-            self._displaced.append(replace(newest_place, expected=expected))
+            self._displaced.append(replace(newest_slot, expected=expected))
         suspect = self._suspects.pop(queue, None)
         if suspect is not None and _disproves(offsets, suspect, missing):
             self._disproved.append(suspect)
             expected = suspect.expected + 1
-        self._note_newest_place(queue, line, since)
-        possible = (offset for offset, place in zip(offsets, places, strict=True) if _is_possible(offset, place))
+        self._note_newest_slot(queue, line, since)
+        possible = (
+            offset
+            for offset, physical_offset in zip(offsets, physical_offsets, strict=True)
+            if _is_possible(offset, physical_offset)
+        )
         begin = next(possible, None) if expected is None else expected
         if begin is None:
             self._next[queue] = None
             return [numbered.row for numbered in line if numbered.own]
-        walked = _walk(offsets, places, begin, missing, lambda offset: self._place_of(*queue, offset))
+        walked = _walk(
+            offsets, physical_offsets, begin, missing, lambda offset: self._physical_offset_of(*queue, offset)
+        )
         self._next[queue] = walked.expected
         self.gaps += [Gap(*queue, first, after) for first, after in walked.gaps]
         if walked.jump is not None and line[walked.jump].own:
             row = line[walked.jump].row
             size = int(headers["store_size"][row])
-            self._suspects[queue] = Suspect(*queue, walked.before_jump, offsets[walked.jump], places[walked.jump], size)
+            self._suspects[queue] = Suspect(
+                *queue, walked.before_jump, offsets[walked.jump], physical_offsets[walked.jump], size
+            )
         return [line[stray].row for stray in walked.wrong if line[stray].own]
 
-    def _note_newest_place(self, queue: tuple[str, int], line: list[_Numbered], since: int | None) -> None:
-        """Remember from which number on a queue ends in further places: the next record may have that as its own.
+    def _note_newest_slot(self, queue: tuple[str, int], line: list[_Numbered], since: int | None) -> None:
+        """Remember from which number on a queue ends in secondary slots: the next record may have that as its own.
         `since` is that number where the line holds nothing else."""
         count = 0
         while count < len(line) and not line[-1 - count].own:
@@ -306,7 +315,7 @@ class QueueSequence:
         if count:
             first = line[-count].queue_offset
             before = line[-1 - count].queue_offset + 1 if count < len(line) else since
-            self._newest_places[queue] = Suspect(*queue, first if before is None else min(first, before), first, -1, 0)
+            self._newest_slots[queue] = Suspect(*queue, first if before is None else min(first, before), first, -1, 0)
 
 
 class _Numbered(NamedTuple):
@@ -335,21 +344,25 @@ def _missing(lost_bytes: int) -> int:
 
 
 def _walk(
-    offsets: list[int], places: list[int], expected: int, missing: int, place_of: Callable[[int], int]
+    offsets: list[int],
+    physical_offsets: list[int],
+    expected: int,
+    missing: int,
+    physical_offset_of: Callable[[int], int],
 ) -> _Walked:
-    """Judge the numbers of one queue; `missing` records at most were lost before them. `place_of` says
+    """Judge the numbers of one queue; `missing` records at most were lost before them. `physical_offset_of` says
     where the queue's entry of a number leads: of two records with one number it tells which has it."""
     wrong: list[int] = []
     gaps: list[tuple[int, int]] = []
     jump, before_jump = None, expected
     for row, offset in enumerate(offsets):
         following = offsets[row + 1] if row + 1 < len(offsets) else None
-        if offset == expected or (told := place_of(offset)) == places[row]:
+        if offset == expected or (told := physical_offset_of(offset)) == physical_offsets[row]:
             jump = None
-        elif offset < expected and 0 <= told < places[row]:
+        elif offset < expected and 0 <= told < physical_offsets[row]:
             wrong.append(row)
             continue
-        elif _believed(offset, places[row], expected, following, missing + len(wrong)):
+        elif _believed(offset, physical_offsets[row], expected, following, missing + len(wrong)):
             jump, before_jump = (row, expected) if offset > expected else (None, expected)
         else:
             wrong.append(row)
@@ -360,13 +373,13 @@ def _walk(
     return _Walked(wrong, expected, jump, before_jump, gaps)
 
 
-def _is_possible(offset: int, place: int) -> bool:
-    """Whether the log before `place` has room for the records before that number."""
-    return 0 <= offset <= place // MIN_RECORD_BYTES
+def _is_possible(offset: int, physical_offset: int) -> bool:
+    """Whether the log before `physical_offset` has room for the records before that number."""
+    return 0 <= offset <= physical_offset // MIN_RECORD_BYTES
 
 
-def _believed(offset: int, place: int, expected: int, following: int | None, missing: int) -> bool:
-    if not _is_possible(offset, place):
+def _believed(offset: int, physical_offset: int, expected: int, following: int | None, missing: int) -> bool:
+    if not _is_possible(offset, physical_offset):
         return False
     if following is not None and following != offset + 1:
         return expected <= offset <= expected + missing and following > offset

@@ -80,7 +80,7 @@ make them."""
 
 NO_QUEUES = "no consume queue as a file"
 
-Place = tuple[str, int, int]
+Slot = tuple[str, int, int]
 """Topic, queue id, queue offset."""
 
 Gap = tuple[int, int]
@@ -153,7 +153,7 @@ class Follower:
         self._published = 0
         self._told_generation = 0
         self._told_begin = -1
-        self._awaited: Place | None = None
+        self._awaited: Slot | None = None
         self._looks = 0
         self._stuck_since: float | None = None
         self._refused: RefusedReadError | None = None
@@ -645,9 +645,9 @@ class Follower:
             self._topics_changed()
         return bool(appended) or came_or_went
 
-    def _is_there(self, place: Place) -> bool:
+    def _is_there(self, slot: Slot) -> bool:
         """Whether its queue holds the entry of a record, or nothing tells, because the disk refuses the queue."""
-        topic, queue_id, queue_offset = place
+        topic, queue_id, queue_offset = slot
         try:
             queue = self._queues.get(topic, queue_id)
         except RefusedReadError:

@@ -30,7 +30,7 @@ class StoreFiles:
     dispatcher: Dispatcher
     deleted: DeletedTopics
     multi_dispatch: bool
-    """Whether the config says that records have further places."""
+    """Whether the config says that records have secondary slots."""
     ignored: IgnoredErrors
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from engine.record.kernel import scan as kernel
 from engine.record.kernel.columns import words
 from engine.record.kernel.decode import StoredMessage
 from engine.record.log_framing import PLAIN, EntryNumber, Framing
-from engine.record.multi_dispatch import MULTI_DISPATCH, Place
+from engine.record.multi_dispatch import MULTI_DISPATCH, Slot
 from engine.record.parsed_headers import ParsedHeaders, parse_headers
 from engine.record.properties import KEYS, TAGS, UNIQUE_KEY
 from engine.record.record import decode_record, record_problem
@@ -65,7 +65,7 @@ class ScannedRecords:
     `records.log` is the scanned file's memory: drop the scan before the file is closed. `end` is the position just past
     the last frame; `bare_frames` of those have no record. `stop` is set in the last chunk of a scan only: why it ends
     at `end`; `problem` says what is wrong there when that is DAMAGED. `number` is that of the newest frame, if frames
-    have any. `places` are the further places of rows by multi-dispatch; a scan believes in none, see `QueueSequence`.
+    have any. `slots` are the secondary slots of rows by multi-dispatch; a scan believes in none, see `QueueSequence`.
     """
 
     records: ParsedHeaders
@@ -76,7 +76,7 @@ class ScannedRecords:
     problem: str | None = None
     bare_frames: int = 0
     number: EntryNumber | None = None
-    places: Mapping[int, Sequence[Place]] = field(default_factory=dict)
+    slots: Mapping[int, Sequence[Slot]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.records)

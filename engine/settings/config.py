@@ -174,7 +174,7 @@ class StoreConfig:
     store_host               the host that records name as their store
     default_queues           queues of a topic that is made by publishing to it
     delay_levels             how long the delay levels are: when the messages of SCHEDULE_TOPIC_XXXX are due
-    multi_dispatch           whether records stand in the further queues that INNER_MULTI_DISPATCH names, even where no
+    multi_dispatch           whether records stand in secondary queues that INNER_MULTI_DISPATCH names, even where no
                              queue shows that; a put that names queues is refused then
     transient_pool_buffers   write buffers of a commit log file each; 0: write to the mapped file
     preallocate              make the next commit log files ahead, on a thread of their own

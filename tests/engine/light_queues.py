@@ -14,10 +14,10 @@ from engine.record.kernel.encode import EncodedBatch
 from engine.record.multi_dispatch import (
     MULTI_DISPATCH,
     MULTI_QUEUE_OFFSET,
-    Place,
-    place_queue_id,
-    places,
+    Slot,
     queue_names,
+    secondary_slots,
+    slot_queue_id,
 )
 
 
@@ -30,7 +30,7 @@ def put_as_broker(store: MessageStore, message: Message, queue_id: int) -> PutRe
     """Store a message as a broker does: in its queue, and in the further ones that it names, each of them once. A
     transaction that is prepared or rolled back is in none, and names numbers all the same."""
     writer = store._require_write_side().writer
-    keys = [(name, place_queue_id(name, queue_id)) for name in queue_names(message.properties)]
+    keys = [(name, slot_queue_id(name, queue_id)) for name in queue_names(message.properties)]
     with writer._log.lock:
         numbers = [writer._queues.get_or_create(*key).reserve(1) for key in keys]
         given = {**message.properties, MULTI_QUEUE_OFFSET: ",".join(map(str, numbers))}
@@ -42,7 +42,7 @@ def put_as_broker(store: MessageStore, message: Message, queue_id: int) -> PutRe
         stored = PutResult(*place, record.size, time_ms, record.store_host)
         writer._dispatcher.put(queue, stored, record)
         if queue is not None:
-            add_further(writer._dispatcher, writer._queues, stored, record, places(given, queue_id))
+            add_further(writer._dispatcher, writer._queues, stored, record, secondary_slots(given, queue_id))
         return stored
 
 
@@ -51,7 +51,7 @@ def add_further(
     queues: ConsumeQueues,
     stored: PutResult,
     record: EncodedBatch,
-    further: Sequence[Place],
+    further: Sequence[Slot],
 ) -> None:
     """Append the entries of a stored record in further queues."""
     for topic, queue_id, queue_offset in further:

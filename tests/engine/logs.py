@@ -13,7 +13,7 @@ from engine.files.mapped_file import Access
 from engine.log.commit_log import CommitLog
 from engine.log.delay import scheduled, tags_code
 from engine.record.message import Host, Message
-from engine.record.multi_dispatch import places
+from engine.record.multi_dispatch import secondary_slots
 from engine.record.record import RecordEncoder
 from engine.results import PutResult
 from engine.settings.delay_levels import DelayLevels
@@ -52,7 +52,7 @@ class SmallStore:
         place = (message.topic, queue_id, queue_offset, physical_offset)
         stored = PutResult(*place, encoded.size, time_ms, b"")
         self.dispatcher.put(queue, stored, encoded)
-        further = places(message.properties, queue_id) if queue is not None else ()
+        further = secondary_slots(message.properties, queue_id) if queue is not None else ()
         add_further(self.dispatcher, self.queues, stored, encoded, further)
         self.now_ms += 137
         return physical_offset

@@ -18,7 +18,7 @@ from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
 from engine.log.delay import SCHEDULE_TOPIC
 from engine.log.entries import ENTRY
-from engine.log.sequence import further_places, queued_rows
+from engine.log.sequence import queued_rows, secondary_slots_of
 from engine.record.batch import shares_of
 from engine.record.message import Message
 from engine.record.multi_dispatch import LMQ_PREFIX
@@ -51,7 +51,7 @@ class Derived:
         for file in log.files:
             pages = file.whole()
             for chunk in scan_records(pages, 0, file.start, len(pages), chunk_bytes=chunk_bytes):
-                self.dispatcher.put_scanned(replace(chunk, places=further_places(chunk, queued_rows(chunk))))
+                self.dispatcher.put_scanned(replace(chunk, slots=secondary_slots_of(chunk, queued_rows(chunk))))
 
     def files(self) -> tuple[Files, list[bytes]]:
         """Consume queue files by name, and index files in order (their names are times)."""
