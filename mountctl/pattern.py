@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mountctl.access import Bodies
+from mountctl.client import Bodies
 from mountctl.errors import CommandError
 
 

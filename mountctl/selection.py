@@ -1,21 +1,110 @@
-"""Which messages a command line asks for: topics by name or glob, from when until when, with which tag and key."""
+"""Which messages a command line asks for: topics by name or glob, from when until when, with which tag and key.
+
+TOPIC[/QUEUE[/OFFSET]]   as the path below a mount point would be; where several can be meant the topic may be a
+                         glob: 'ord*', '*/0'
+2026-01-31T09:30         a time: ISO 8601, local without a zone
+@1769848200000           the same, in epoch milliseconds
+-1h, -1d12h, -15m, -30s  a time before now
+"""
 
 from __future__ import annotations
 
+import difflib
 import functools
+import os
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from itertools import islice
 from operator import attrgetter
 from typing import Any
 
 import click
 
-from mountctl.access import Access, MessageRow, Queue, Target, narrowed, parse_time, topics_named
+from fsstore.tree.names import parse_time_ms
+from mountctl.client import MessageRow, Queue, StoreClient, Topic
+from mountctl.errors import CommandError
+from mountctl.local_store import LocalStore
+from mountctl.output import visible
 
 _FIRST_STEP, _LARGEST_STEP = 64, 8192
 """How many messages are read at once, backwards, where not each is wanted."""
+
+_GLOB = re.compile(r"[*?\[]")
+_SPAN = re.compile(r"(\d+)(ms|[smhdw])")
+_BEFORE_NOW = re.compile(r"-((?:\d+(?:ms|[smhdw]))+)")
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+
+
+def parse_time(text: str, now_ms: int | None = None) -> int:
+    """Epoch milliseconds of a time on the command line."""
+    if match := _BEFORE_NOW.fullmatch(text):
+        before_ms = sum(int(number) * _UNITS_MS[unit] for number, unit in re.findall(_SPAN, match[1]))
+        return max((time.time_ns() // 1_000_000 if now_ms is None else now_ms) - before_ms, 0)
+    time_ms = parse_time_ms(text.removeprefix("@").encode(errors="surrogateescape"))
+    if time_ms is None:
+        remedy = "give 2026-01-31T09:30, @EPOCH_MS, or a time before now like -1h or -15m"
+        raise CommandError(f"invalid time {text!r}", remedy, os.EX_USAGE)
+    return time_ms
+
+
+def find_topic(client: StoreClient, name: str) -> Topic:
+    """The topic of that name, or an error that names those there are."""
+    return topics_named(client.topics(), name)[0]
+
+
+def tell_new_topic(client: StoreClient, name: str) -> None:
+    """Say on standard error that publishing makes a topic: its name may be a slip."""
+    if not client.has_topic(name):
+        near = difflib.get_close_matches(name, [topic.name for topic in client.topics()], 2)
+        guess = f" (did you mean {' or '.join(map(visible, near))}?)" if near else ""
+        click.echo(f"mountctl: there is no topic {name!r} yet: the first message makes it{guess}", err=True)
+
+
+def topics_named(topics: Sequence[Topic], name: str) -> list[Topic]:
+    """Those that a name or a glob means, at least one; an error names those there are."""
+    is_glob = bool(_GLOB.search(name))
+    found = [topic for topic in topics if (fnmatchcase(topic.name, name) if is_glob else topic.name == name)]
+    if not found:
+        known = ", ".join(visible(topic.name) for topic in topics[:10]) or "none yet"
+        what = "no topic matches" if is_glob else "no topic"
+        raise CommandError(f"{what} {name!r}", f"there are: {known}", os.EX_USAGE)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A topic, narrowed to a queue and to a queue offset where those are given."""
+
+    topic: str
+    queue: int | None = None
+    offset: int | None = None
+
+    @property
+    def plain_path(self) -> str:
+        """Where a mount shows the same: the file of a message, the text of a queue or a topic."""
+        numbers = (str(number) for number in (self.queue, self.offset) if number is not None)
+        return "/".join((self.topic, *numbers)) + ".log" * (self.offset is None)
+
+
+def parse_target(text: str) -> Target:
+    """`TOPIC[/QUEUE[/OFFSET]]`, as the path below a mount point would be."""
+    topic, *numbers = text.strip("/").split("/")
+    if not topic or len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
+        raise CommandError(f"{text!r} is not a message path (TOPIC[/QUEUE[/OFFSET]])", exit_code=os.EX_USAGE)
+    return Target(topic, *map(int, numbers))
+
+
+def narrowed(topic: Topic, target: Target) -> tuple[Queue, ...]:
+    """The queues of `topic` that `target` names."""
+    if target.queue is None:
+        return topic.queues
+    for queue in topic.queues:
+        if queue.number == target.queue:
+            return (queue,)
+    raise CommandError(f"topic {topic.name} has no queue {target.queue}", f"it has {len(topic.queues)}", os.EX_USAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +137,16 @@ class Selection:
         known = (*message.attributes.get("keys", "").split(" "), message.attributes.get("unique_key"))
         return self.key is None or self.key in known
 
-    def narrow(self, access: Access, topic: str, queue: Queue) -> Range:
+    def narrow(self, store: LocalStore, topic: str, queue: Queue) -> Range:
         """What it leaves of a queue."""
         start, end = (
-            default if text is None else self._offset(access, topic, queue.number, text)
+            default if text is None else self._offset(store, topic, queue.number, text)
             for text, default in ((self.start, queue.min_offset), (self.end, queue.max_offset))
         )
         return Range(topic, queue.number, max(start, queue.min_offset), min(end, queue.max_offset))
 
-    def _offset(self, access: Access, topic: str, queue: int, text: str) -> int:
-        return int(text) if text.isdecimal() else access.offset_at(topic, queue, parse_time(text, self.now_ms))
+    def _offset(self, store: LocalStore, topic: str, queue: int, text: str) -> int:
+        return int(text) if text.isdecimal() else store.offset_at(topic, queue, parse_time(text, self.now_ms))
 
 
 def takes_selection(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,32 +175,32 @@ def takes_selection(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_selection
 
 
-def ranges_of(access: Access, targets: Iterable[Target], selection: Selection) -> list[Range]:
+def ranges_of(store: LocalStore, targets: Iterable[Target], selection: Selection) -> list[Range]:
     """What targets and selection leave of each queue, as it stands now, in the order of the targets."""
-    topics = access.topics()
+    topics = store.topics()
     found: dict[tuple[str, int], Range] = {}
     for target in targets:
         for topic in topics_named(topics, target.topic):
             for queue in narrowed(topic, target):
                 if (topic.name, queue.number) not in found:
-                    found[topic.name, queue.number] = selection.narrow(access, topic.name, queue)
+                    found[topic.name, queue.number] = selection.narrow(store, topic.name, queue)
     return list(found.values())
 
 
-def messages_in(access: Access, chosen: Range, selection: Selection, attributes: bool) -> Iterator[MessageRow]:
+def messages_in(store: LocalStore, chosen: Range, selection: Selection, attributes: bool) -> Iterator[MessageRow]:
     """The messages of a range that are asked for but for their key, oldest first; damaged ones are left out."""
     count = max(chosen.end - chosen.start, 0)
-    found = access.messages(chosen.topic, chosen.queue, chosen.start, count, attributes or bool(selection.tags))
+    found = store.messages(chosen.topic, chosen.queue, chosen.start, count, attributes or bool(selection.tags))
     return filter(selection.takes, found)
 
 
-def messages_with_key(access: Access, ranges: Iterable[Range], selection: Selection) -> list[MessageRow]:
+def messages_with_key(store: LocalStore, ranges: Iterable[Range], selection: Selection) -> list[MessageRow]:
     """The messages of those ranges with the selection's key, oldest first, with their attributes."""
     assert selection.key is not None
     by_queue = {(chosen.topic, chosen.queue): chosen for chosen in ranges}
     found = []
     for topic in dict.fromkeys(topic for topic, _ in by_queue):
-        for message in access.with_key(topic, selection.key):
+        for message in store.with_key(topic, selection.key):
             chosen = by_queue.get((topic, message.queue))
             if chosen and chosen.start <= message.offset < chosen.end and selection.takes(message):
                 found.append(message)
@@ -120,17 +209,17 @@ def messages_with_key(access: Access, ranges: Iterable[Range], selection: Select
 
 def in_order(messages: Iterable[MessageRow]) -> list[MessageRow]:
     """The same messages in the order in which they were stored."""
-    return sorted(messages, key=attrgetter("place"))
+    return sorted(messages, key=attrgetter("physical_offset"))
 
 
-def newest(access: Access, chosen: Range, selection: Selection, count: int, attributes: bool) -> list[MessageRow]:
+def newest(store: LocalStore, chosen: Range, selection: Selection, count: int, attributes: bool) -> list[MessageRow]:
     """The newest `count` messages of a range that are asked for, oldest first; read backwards, as far as it takes."""
     found: list[MessageRow] = []
     end, step = chosen.end, count if not selection.tags else max(count, _FIRST_STEP)
     while end > chosen.start and len(found) < count:
         start = max(chosen.start, end - step)
         part = Range(chosen.topic, chosen.queue, start, end)
-        found[:0] = messages_in(access, part, selection, attributes)
+        found[:0] = messages_in(store, part, selection, attributes)
         end, step = start, min(max(step, _FIRST_STEP) * 4, _LARGEST_STEP)
     return found[max(len(found) - count, 0) :]
 

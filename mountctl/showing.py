@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from mountctl.access import MessageRow
+from mountctl.client import MessageRow
 from mountctl.errors import CommandError
 from mountctl.output import human_time, json_line, visible
 
@@ -46,8 +46,8 @@ _DIRECTIVES: dict[str, Part] = {
     "k": _attribute("keys"),
     "g": _attribute("tags"),
     "m": _attribute("msg_id"),
-    "T": _attribute("store_time"),
-    "D": lambda message: human_time(int(message.attributes["store_time"])).encode(),
+    "T": lambda message: b"%d" % message.store_time_ms,
+    "D": lambda message: human_time(message.store_time_ms).encode(),
     "h": _properties,
     "j": lambda message: json_line(message.as_json()).encode(),
     "%": lambda message: b"%",

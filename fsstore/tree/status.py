@@ -110,7 +110,12 @@ def config_of(store: MessageStore, options: FilesystemOptions) -> dict[str, obje
     named = {field.name: getattr(store.config, field.name) for field in fields(StoreConfig)}
     config = {name: _json_value(value) for name, value in named.items() if name not in _INJECTED}
     return {
-        "store": config | {"sizes": asdict(store.sizes), "retention": _json_value(store.retention)},
+        "store": config
+        | {
+            "sizes": asdict(store.sizes),
+            "retention": _json_value(store.retention),
+            "identity": asdict(store.identity),
+        },
         "mount": {name: f"{value:04o}" if name.endswith("_mode") else value for name, value in asdict(options).items()},
     }
 

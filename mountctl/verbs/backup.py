@@ -8,13 +8,12 @@ from pathlib import Path
 import click
 
 from engine import BackedUp, CheckProgress, StoreConfig, back_up, check_store
+from mountctl.connect import daemon_of
 from mountctl.errors import FINDINGS, CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import human_size, plural, progress, visible
 from mountctl.places import Place, absolute, find, mount_of, require_outside_mounts
 from mountctl.process import raise_open_files
-from mountctl.reach import reach
-from mountctl.through_mount import MountedStore
 
 
 @click.command("backup", short_help="Copy a store, and bring the copy up to date.")
@@ -70,10 +69,9 @@ def _config(place: Place, settings: StoreSettings) -> StoreConfig:
     if place.mount is None or place.mount.read_only:
         settings.require_store(place.store)
         return settings.applied_to(StoreConfig())
-    with reach(place, settings) as access:
-        assert isinstance(access, MountedStore)
-        access.flush()
-        return access.store_config()
+    daemon = daemon_of(place.mount, settings)
+    daemon.flush()
+    return daemon.store_config()
 
 
 def _in_words(done: BackedUp) -> str:

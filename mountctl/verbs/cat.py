@@ -7,12 +7,25 @@ from collections.abc import Iterable
 
 import click
 
-from mountctl.access import Access, MessageRow, Target, find_topic, narrowed, parse_target
+from mountctl.client import MessageRow
+from mountctl.connect import reading
 from mountctl.errors import CommandError
+from mountctl.local_store import LocalStore
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
-from mountctl.reach import reach
-from mountctl.selection import Range, Selection, at_most, messages_in, messages_with_key, ranges_of, takes_selection
+from mountctl.selection import (
+    Range,
+    Selection,
+    Target,
+    at_most,
+    find_topic,
+    messages_in,
+    messages_with_key,
+    narrowed,
+    parse_target,
+    ranges_of,
+    takes_selection,
+)
 from mountctl.showing import Printer, takes_format
 
 
@@ -40,35 +53,37 @@ def command(
       mountctl cat /mnt/mq 'ord*' --from -1h --tag paid --format '%t/%q/%o %k: %b'
     """
     wanted = [parse_target(text) for text in targets]
-    with reach(find(place), settings, beside=selection.key is None) as access:
+    key = selection.key
+    paths = [target.plain_path if key is None else f"{target.topic}/keys/{key}" for target in wanted]
+    with reading(find(place), settings, "cat", paths) as store:
         if len(wanted) == 1 and wanted[0].offset is not None:
-            printer.alone(_one(access, wanted[0], printer.attributes))
+            printer.alone(_one(store, wanted[0], printer.attributes))
             return 0
         if any(target.offset is not None for target in wanted):
             raise CommandError("one OFFSET stands alone", "give topics and queues, or one message", os.EX_USAGE)
-        ranges = ranges_of(access, wanted, selection)
+        ranges = ranges_of(store, wanted, selection)
         if selection.key is not None:
-            for message in at_most(_with_key(access, ranges, selection), count):
+            for message in at_most(_with_key(store, ranges, selection), count):
                 printer.line(message)
         else:
             for chosen in ranges:
-                _print_range(access, chosen, selection, count, printer)
+                _print_range(store, chosen, selection, count, printer)
         printer.flush()
-        return access.left_out.exit_code()
+        return store.left_out.exit_code()
 
 
-def _with_key(access: Access, ranges: list[Range], selection: Selection) -> Iterable[MessageRow]:
-    found = messages_with_key(access, ranges, selection)
+def _with_key(store: LocalStore, ranges: list[Range], selection: Selection) -> Iterable[MessageRow]:
+    found = messages_with_key(store, ranges, selection)
     if not found:
         reason = f"no message of {', '.join(dict.fromkeys(chosen.topic for chosen in ranges))} has the key"
         raise CommandError(f"{reason} {selection.key!r}", "keys are matched whole", os.EX_NOINPUT)
     return found
 
 
-def _one(access: Access, target: Target, attributes: bool) -> MessageRow:
-    topic = find_topic(access, target.topic)
+def _one(store: LocalStore, target: Target, attributes: bool) -> MessageRow:
+    topic = find_topic(store, target.topic)
     (queue,) = narrowed(topic, target)
-    for message in access.messages(topic.name, queue.number, target.offset or 0, 1, attributes):
+    for message in store.messages(topic.name, queue.number, target.offset or 0, 1, attributes):
         if message.offset == target.offset:
             return message
     holds = f"it holds {queue.min_offset} to {queue.max_offset - 1}" if queue.max_offset else "it is empty"
@@ -79,6 +94,6 @@ def _one(access: Access, target: Target, attributes: bool) -> MessageRow:
     raise CommandError(reason, holds, os.EX_NOINPUT)
 
 
-def _print_range(access: Access, chosen: Range, selection: Selection, count: int | None, printer: Printer) -> None:
-    for message in at_most(messages_in(access, chosen, selection, printer.attributes), count):
+def _print_range(store: LocalStore, chosen: Range, selection: Selection, count: int | None, printer: Printer) -> None:
+    for message in at_most(messages_in(store, chosen, selection, printer.attributes), count):
         printer.line(message)

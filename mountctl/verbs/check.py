@@ -10,14 +10,13 @@ from pathlib import Path
 import click
 
 from engine import CheckProgress, Problem, StoreConfig, check_online, check_store, repair_store
-from mountctl.access import Access
+from mountctl.connect import daemon_of
 from mountctl.errors import FINDINGS, CommandError
+from mountctl.mount_client import MountClient
 from mountctl.options import StoreSettings, parse_size, takes_settings
 from mountctl.output import Show, human_size, plural, print_json_line, print_line, progress, visible
 from mountctl.places import absolute, find
 from mountctl.process import raise_open_files
-from mountctl.reach import reach
-from mountctl.through_mount import MountedStore
 
 DEFAULT_RATE = "64M"
 NICENESS = 10
@@ -54,8 +53,8 @@ def command(place: str, repair: bool, rate: str, as_json: bool, settings: StoreS
             where = found.mount.mountpoint
             reason = f"{found.store} is mounted at {where} and changes"
             raise CommandError(reason, f"mountctl umount {where}", os.EX_TEMPFAIL)
-        with reach(found, settings) as access:
-            _end(found.store, _check_served(access, parse_size(rate), as_json), as_json)
+        daemon = daemon_of(found.mount, settings)
+        _end(found.store, _check_served(daemon, parse_size(rate), as_json), as_json)
         return
     path = absolute(found.store)
     settings.require_store(path)
@@ -67,9 +66,8 @@ def command(place: str, repair: bool, rate: str, as_json: bool, settings: StoreS
     _end(path, findings, as_json)
 
 
-def _check_served(served: Access, rate: int, as_json: bool) -> int:
+def _check_served(served: MountClient, rate: int, as_json: bool) -> int:
     """Check beside the daemon, which goes before us; how many findings there were."""
-    assert isinstance(served, MountedStore)
     path = served.store
     os.nice(NICENESS)
     raise_open_files()

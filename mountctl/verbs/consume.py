@@ -9,12 +9,14 @@ from collections.abc import Iterable
 
 import click
 
-from mountctl.access import Access, Claim, MessageRow, Topic, narrowed, parse_target, parse_time
+from mountctl.client import Claim, MessageRow, StoreClient, Topic
+from mountctl.connect import reading_and_writing
 from mountctl.errors import INTERRUPTED, CommandError
+from mountctl.local_store import LocalStore
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import visible
 from mountctl.places import find
-from mountctl.reach import reach_to_consume
+from mountctl.selection import narrowed, parse_target, parse_time
 from mountctl.showing import Printer, takes_format, tell_damaged
 
 POLL_SECONDS = 0.2
@@ -58,10 +60,11 @@ def command(
     attributes = printer.attributes or bool(program)
     start = begin if begin in ("first", "last") else parse_time(begin)
     try:
-        with reach_to_consume(find(place), settings) as (access, reader):
-            topic = _topic_of(access, wanted.topic)
+        consume = reading_and_writing(find(place), settings, "tail -n +1 -f", [wanted.plain_path])
+        with consume as (reader, client):
+            topic = _topic_of(reader, wanted.topic)
             reader.left_out.tell = tell_damaged
-            taken = _Taken(access, group, topic, {queue.number for queue in narrowed(topic, wanted)}, start)
+            taken = _Taken(client, reader, group, topic, {queue.number for queue in narrowed(topic, wanted)}, start)
             try:
                 _consume(taken, reader, _Use(printer, program, count), follow, attributes)
             finally:
@@ -73,8 +76,8 @@ def command(
         return INTERRUPTED  # which is how it is meant to end
 
 
-def _topic_of(access: Access, name: str) -> Topic:
-    found = {topic.name: topic for topic in access.topics()}
+def _topic_of(store: LocalStore, name: str) -> Topic:
+    found = {topic.name: topic for topic in store.topics()}
     if name not in found:
         known = ", ".join(visible(topic) for topic in sorted(found)[:10]) or "none yet"
         raise CommandError(f"no topic {name!r}", f"there are: {known}", os.EX_USAGE)
@@ -109,9 +112,12 @@ class _Held:
 class _Taken:
     """The queues that this member of a group has."""
 
-    def __init__(self, access: Access, group: str, topic: Topic, queues: set[int], begin: str | int) -> None:
+    def __init__(
+        self, client: StoreClient, reader: LocalStore, group: str, topic: Topic, queues: set[int], begin: str | int
+    ) -> None:
         """A new group begins with the `first` or `last` message, or with one of that time (ms)."""
-        self.access = access
+        self._client = client
+        self._reader = reader
         self.topic = topic.name
         self.held: dict[int, _Held] = {}
         self._group = group
@@ -121,7 +127,7 @@ class _Taken:
     def take(self) -> None:
         """Take the queues that nobody has."""
         for queue in sorted(self._queues - self.held.keys()):
-            claim = self.access.claim(self._group, self.topic, queue)
+            claim = self._client.claim(self._group, self.topic, queue)
             if claim is None:
                 continue
             try:
@@ -131,14 +137,14 @@ class _Taken:
                 raise
 
     def _begin_of(self, claim: Claim, queue: int) -> int:
-        bounds = self.access.bounds(self.topic, queue)
+        bounds = self._reader.bounds(self.topic, queue)
         known = claim.offset()
         if known is not None:
             return max(known, bounds.min_offset)
         if self._begin in ("first", "last"):
             return bounds.min_offset if self._begin == "first" else bounds.max_offset
         assert isinstance(self._begin, int)
-        return self.access.offset_at(self.topic, queue, self._begin)
+        return self._reader.offset_at(self.topic, queue, self._begin)
 
     def release(self) -> None:
         """Give them back."""
@@ -194,7 +200,7 @@ class _Use:
         self._printer.flush()
 
 
-def _consume(taken: _Taken, reader: Access, use: _Use, follow: bool, attributes: bool) -> None:
+def _consume(taken: _Taken, reader: LocalStore, use: _Use, follow: bool, attributes: bool) -> None:
     try:
         _consume_all(taken, reader, use, follow, attributes)
     except KeyboardInterrupt:
@@ -209,7 +215,7 @@ def _commit(held: Iterable[_Held], use: _Use) -> None:
         one.commit()
 
 
-def _consume_all(taken: _Taken, reader: Access, use: _Use, follow: bool, attributes: bool) -> None:
+def _consume_all(taken: _Taken, reader: LocalStore, use: _Use, follow: bool, attributes: bool) -> None:
     while not use.is_over:
         taken.take()
         if not taken.held and not follow:
@@ -222,7 +228,7 @@ def _consume_all(taken: _Taken, reader: Access, use: _Use, follow: bool, attribu
             time.sleep(POLL_SECONDS)
 
 
-def _consume_some(taken: _Taken, reader: Access, queue: int, use: _Use, attributes: bool) -> bool:
+def _consume_some(taken: _Taken, reader: LocalStore, queue: int, use: _Use, attributes: bool) -> bool:
     """Use the next messages of a queue; whether there were any."""
     held = taken.held[queue]
     bounds = reader.bounds(taken.topic, queue)

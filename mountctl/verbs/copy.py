@@ -13,14 +13,25 @@ from dataclasses import dataclass, field
 import click
 
 from engine import SCHEDULE_TOPIC, Message
-from mountctl.access import Access, MessageRow, Target, Topic, parse_target, topics_named
+from mountctl.client import MessageRow, StoreClient, Topic
+from mountctl.connect import reading, reading_and_writing
 from mountctl.errors import CommandError
+from mountctl.local_store import LocalStore
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import Show, plural, print_json, progress, throttled, visible
 from mountctl.pattern import Pattern
 from mountctl.places import find
-from mountctl.reach import reach
-from mountctl.selection import Range, Selection, messages_in, messages_with_key, ranges_of, takes_selection
+from mountctl.selection import (
+    Range,
+    Selection,
+    Target,
+    messages_in,
+    messages_with_key,
+    parse_target,
+    ranges_of,
+    takes_selection,
+    topics_named,
+)
 
 BATCH = 1_000
 SHOW_SECONDS = 0.2
@@ -74,7 +85,7 @@ def command(
     pattern = None if text is None else Pattern(text)
     with ExitStack() as stack:
         show = stack.enter_context(progress(quiet or dry_run, counts=True))
-        reader, marks_of, writer = _reached(stack, place, to_place, selection, dry_run, settings)
+        reader, marks_of, writer = _connected(stack, place, to_place, wanted, dry_run, settings)
         same_store = find(place).store == find(to_place).store
         plan = _plan(reader, wanted, target.topic if target else None, selection, redrive, same_store)
         job = _Job(
@@ -84,19 +95,19 @@ def command(
     return _tell(job, dry_run, as_json)
 
 
-def _reached(
-    stack: ExitStack, place: str, to_place: str, selection: Selection, dry_run: bool, settings: StoreSettings
-) -> tuple[Access, Access, Access | None]:
-    """Whom to read the messages from, the copies' marks from, and whom to write to, None for a dry run."""
-    source, target = find(place), find(to_place)
-    if source.store == target.store and source.mount is None:
-        both = stack.enter_context(reach(source, settings, writing=not dry_run))
-        return both, both, None if dry_run else both
-    reader = stack.enter_context(reach(source, settings, beside=selection.key is None))
-    writer = None if dry_run else stack.enter_context(reach(target, StoreSettings(), writing=True))
-    if writer is not None and target.mount is None:
-        return reader, writer, writer
-    return reader, stack.enter_context(reach(target, StoreSettings(), beside=True)), writer
+def _connected(
+    stack: ExitStack, place: str, to_place: str, wanted: Target, dry_run: bool, settings: StoreSettings
+) -> tuple[LocalStore, LocalStore, StoreClient | None]:
+    """The stores to read messages and the copies' marks from, and the client to write to, None for a dry run."""
+    source, target, paths = find(place), find(to_place), [wanted.plain_path]
+    is_one = source.store == target.store and source.mount is None
+    of_target = settings if is_one else StoreSettings()
+    if dry_run:
+        reader = stack.enter_context(reading(source, settings, "cat", paths))
+        return reader, reader if is_one else stack.enter_context(reading(target, of_target, "cat", paths)), None
+    marks_of, writer = stack.enter_context(reading_and_writing(target, of_target, "cat", paths))
+    reader = marks_of if is_one else stack.enter_context(reading(source, settings, "cat", paths))
+    return reader, marks_of, writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +119,7 @@ class _Plan:
 
 
 def _plan(
-    reader: Access, wanted: Target, to_topic: str | None, selection: Selection, redrive: bool, same_store: bool
+    reader: LocalStore, wanted: Target, to_topic: str | None, selection: Selection, redrive: bool, same_store: bool
 ) -> _Plan:
     """CommandError: it can't be meant."""
     names = {}
@@ -138,8 +149,8 @@ def _left_out(topic: Topic, wanted: Target, redrive: bool) -> str:
 class Marks:
     """Which messages have a copy in a topic, as the copies say."""
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    def __init__(self, store: LocalStore) -> None:
+        self._store = store
         self._known: dict[str, dict[tuple[str, int], tuple[array[int], array[int]]]] = {}
 
     def has(self, topic: str, message: MessageRow, store_time_ms: int) -> bool:
@@ -156,7 +167,7 @@ class Marks:
 
     def _read(self, topic: str) -> dict[tuple[str, int], tuple[array[int], array[int]]]:
         found: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        for mark in map(_MARK.fullmatch, self._access.property_values(topic, COPIED_FROM)):
+        for mark in map(_MARK.fullmatch, self._store.property_values(topic, COPIED_FROM)):
             if mark:  # anybody may write such a property
                 name, queue, offset, time_ms = mark.groups()
                 if max(int(offset), int(time_ms)) < 1 << 63:
@@ -172,8 +183,8 @@ class Marks:
 class _Job:
     """One run."""
 
-    reader: Access
-    writer: Access | None
+    reader: LocalStore
+    writer: StoreClient | None
     marks: Marks
     names: Mapping[str, str]
     pattern: Pattern | None
@@ -225,7 +236,7 @@ class _Job:
                 self.homeless += 1
                 return None
             topic = origin
-        time_ms = int(message.attributes["store_time"])
+        time_ms = message.store_time_ms
         if self.marks.has(topic, message, time_ms):
             self.there += 1
             return None
@@ -251,15 +262,18 @@ class _Job:
 
     def _queues_of(self, source: str, topic: str) -> int:
         """How many queues the topic has; if need be it is made, as wide as the source."""
-        accesses = [self.reader, *([self.writer] if self.writer else [])]
-        by_name = [{one.name: len(one.queues) for one in access.topics()} for access in accesses]
-        width = by_name[0][source]
+        width = _widths(self.reader)[source]
         if self.writer is None:
             return width
-        if topic not in by_name[-1]:
+        widths = _widths(self.writer)
+        if topic not in widths:
             self.writer.create_topic(topic, width)
-            return width
-        return by_name[-1][topic]
+        return widths.get(topic, width)
+
+
+def _widths(client: StoreClient) -> dict[str, int]:
+    """How many queues each topic has."""
+    return {topic.name: len(topic.queues) for topic in client.topics()}
 
 
 def _tell(job: _Job, dry_run: bool, as_json: bool) -> int:

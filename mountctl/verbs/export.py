@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mountctl.access import parse_time
+from mountctl.connect import mounted_tree
 from mountctl.errors import DAMAGED, CommandError
 from mountctl.output import plural, progress
 from mountctl.places import absolute, require_outside_mounts
-from mountctl.reach import reach_mount
+from mountctl.selection import parse_time
 from mountctl.spark import require_arrow, spark_session
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def command(
     from_ms, until_ms = (None if text is None else parse_time(text) for text in (begin, end))
     require_outside_mounts(absolute(folder))
     try:
-        with reach_mount(place, on_cluster=master is not None) as mountpoint:
+        with mounted_tree(place, on_cluster=master is not None) as mountpoint:
             export = Export(mountpoint, folder, ExportSelection(topics or None, from_ms, until_ms))
             units = []
             if not export.is_done:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,14 +13,23 @@ from itertools import groupby, islice
 
 import click
 
-from mountctl.access import PARTS, Access, Bodies, MessageRow, parse_target
+from mountctl.client import PARTS, Bodies, MessageRow
+from mountctl.connect import reading
 from mountctl.errors import FINDINGS, CommandError
+from mountctl.local_store import LocalStore
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import visible
 from mountctl.pattern import Needed, Pattern
 from mountctl.places import find
-from mountctl.reach import reach
-from mountctl.selection import Range, Selection, messages_in, messages_with_key, ranges_of, takes_selection
+from mountctl.selection import (
+    Range,
+    Selection,
+    messages_in,
+    messages_with_key,
+    parse_target,
+    ranges_of,
+    takes_selection,
+)
 from mountctl.showing import Printer, takes_format
 
 MATCH, PLACE, PLAIN = "\x1b[1;31m", "\x1b[35m", "\x1b[0m"
@@ -95,13 +105,14 @@ def command(
         raise CommandError("one message is not searched", "give TOPIC or TOPIC/QUEUE", os.EX_USAGE)
     is_coloured = colour == "always" or (colour == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
     found = False
-    with reach(find(place), settings, beside=selection.key is None) as access:
-        ranges = ranges_of(access, wanted, selection) if targets or access.topics() else []
+    paths = [target.plain_path for target in wanted]
+    with reading(find(place), settings, f"grep -P {shlex.quote(text)}", paths) as store:
+        ranges = ranges_of(store, wanted, selection) if targets or store.topics() else []
         topics = [(topic, list(own)) for topic, own in groupby(ranges, lambda chosen: chosen.topic)]
         show = _Shower(search, printer, is_coloured, only, where or len(topics) > 1)
         for topic, own in topics:
             few = 1 if listing or quiet else most
-            groups = _at_most(_matches(access, own, search, selection, printer.attributes), few)
+            groups = _at_most(_matches(store, own, search, selection, printer.attributes), few)
             if counting:
                 count = sum(map(len, groups))
                 found |= count > 0
@@ -116,7 +127,7 @@ def command(
                 else:
                     show(group)
         printer.flush()
-        return access.left_out.exit_code(0 if found else FINDINGS)
+        return store.left_out.exit_code(0 if found else FINDINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +147,7 @@ class Found:
 
     def __iter__(self) -> Iterator[MessageRow]:
         bodies = self.bodies
-        return (MessageRow(self.topic, self.queue, int(bodies.offsets[row]), bodies[row], {}) for row in self.rows)
+        return (MessageRow(self.topic, self.queue, int(bodies.offsets[row]), bodies[row]) for row in self.rows)
 
 
 Group = Found | list[MessageRow]
@@ -153,46 +164,44 @@ def _at_most(groups: Iterator[Group], most: int | None) -> Iterator[Group]:
 
 
 def _matches(
-    access: Access, ranges: list[Range], search: Search, selection: Selection, attributes: bool
+    store: LocalStore, ranges: list[Range], search: Search, selection: Selection, attributes: bool
 ) -> Iterator[Group]:
     """The messages of a topic's ranges that are wanted, some at a time."""
     if selection.key is not None:
-        yield list(filter(search.takes, messages_with_key(access, ranges, selection)))
+        yield list(filter(search.takes, messages_with_key(store, ranges, selection)))
         return
     for chosen in ranges:
         if "body" not in search.parts and not search.invert:
-            for message in filter(
-                selection.takes, _with_attributes(access, chosen, _with_part(access, chosen, search))
-            ):
+            for message in filter(selection.takes, _with_attributes(store, chosen, _with_part(store, chosen, search))):
                 if search.takes(message):
                     yield [message]
             continue
         if search.parts != {"body"}:
-            for message in filter(search.takes, messages_in(access, chosen, selection, attributes=True)):
+            for message in filter(search.takes, messages_in(store, chosen, selection, attributes=True)):
                 yield [message]
             continue
-        found = _with_body(access, chosen, search)
+        found = _with_body(store, chosen, search)
         if attributes or selection.tags:
             offsets = (message.offset for some in found for message in some)
-            for message in filter(selection.takes, _with_attributes(access, chosen, offsets)):
+            for message in filter(selection.takes, _with_attributes(store, chosen, offsets)):
                 yield [message]
         else:
             yield from found
 
 
-def _with_part(access: Access, chosen: Range, search: Search) -> Iterator[int]:
+def _with_part(store: LocalStore, chosen: Range, search: Search) -> Iterator[int]:
     """Offsets of the messages of a range that may be wanted: one of their texts is."""
-    parts = (access.texts(chosen.topic, chosen.queue, chosen.start, chosen.end, part) for part in search.parts)
+    parts = (store.texts(chosen.topic, chosen.queue, chosen.start, chosen.end, part) for part in search.parts)
     found = ((int(texts.offsets[row]) for texts in part for row in search.pattern.rows(texts)) for part in parts)
     return (offset for offset, _ in groupby(merge(*found)))
 
 
-def _with_body(access: Access, chosen: Range, search: Search) -> Iterator[Found]:
+def _with_body(store: LocalStore, chosen: Range, search: Search) -> Iterator[Found]:
     """The messages of a range whose body is wanted; all but those whose bodies may hold it are passed over."""
     place = chosen.topic, chosen.queue, chosen.start
-    needed = _rarest(access, place, search.pattern.needed) if not search.invert else None
+    needed = _rarest(store, place, search.pattern.needed) if not search.invert else None
     texts, sure, any_case = (needed.texts, needed.sure, needed.any_case) if needed else ((), 0, False)
-    for bodies in access.bodies(*place, chosen.end, texts, any_case):
+    for bodies in store.bodies(*place, chosen.end, texts, any_case):
         rows: Sequence[int]
         if search.invert:
             rows = sorted(set(range(len(bodies))).difference(search.pattern.rows(bodies)))
@@ -203,21 +212,21 @@ def _with_body(access: Access, chosen: Range, search: Search) -> Iterator[Found]
         yield Found(chosen.topic, chosen.queue, bodies, rows)
 
 
-def _rarest(access: Access, place: tuple[str, int, int], needed: list[Needed]) -> Needed | None:
+def _rarest(store: LocalStore, place: tuple[str, int, int], needed: list[Needed]) -> Needed | None:
     """What the fewest of the messages at the beginning of a range hold."""
     if not needed[1:]:
         return needed[0] if needed else None
     end = place[2] + SAMPLE
-    return min(needed, key=lambda one: sum(map(len, access.bodies(*place, end, one.texts, one.any_case))))
+    return min(needed, key=lambda one: sum(map(len, store.bodies(*place, end, one.texts, one.any_case))))
 
 
-def _with_attributes(access: Access, chosen: Range, offsets: Iterator[int]) -> Iterator[MessageRow]:
+def _with_attributes(store: LocalStore, chosen: Range, offsets: Iterator[int]) -> Iterator[MessageRow]:
     """The messages at those offsets, with their attributes; those that lie close together are read together."""
     while some := list(islice(offsets, READ_TOGETHER)):
         spans = [some] if some[-1] - some[0] < len(some) * FEW else [[offset] for offset in some]
         for span in spans:
             count, wanted = span[-1] - span[0] + 1, set(span)
-            read = access.messages(chosen.topic, chosen.queue, span[0], count, attributes=True)
+            read = store.messages(chosen.topic, chosen.queue, span[0], count, attributes=True)
             yield from (message for message in read if message.offset in wanted)
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from engine import IllegalTopicError, Message, WriteError, check_message, topic_problem
-from mountctl.access import tell_new_topic
+from mountctl.connect import connect, mounted_tree
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings
 from mountctl.output import plural, progress
 from mountctl.places import find
-from mountctl.reach import reach, reach_mount
+from mountctl.selection import tell_new_topic
 from mountctl.spark import require_arrow, spark_session
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def command(
     fields = Fields(body, key, tag)
     try:
         chosen = kind or kind_of(files)
-        with reach_mount(place, writing=True, on_cluster=master is not None) as mountpoint:
+        with mounted_tree(place, writing=True, on_cluster=master is not None) as mountpoint:
             _examine(files, chosen, fields, topic, mountpoint, quiet)
             if on_spark or master is not None:
                 count = _with_spark(files, chosen, fields, mountpoint, topic, master, quiet)
@@ -83,8 +83,8 @@ def _examine(files: tuple[Path, ...], kind: str, fields: Fields, topic: str, mou
     from fsstore.jobs.records import examine, size_of
 
     total = sum(map(size_of, files))
-    with reach(find(str(mountpoint)), StoreSettings(), writing=True) as access:
-        limit_bytes = access.body_limit_bytes()
+    with connect(find(str(mountpoint)), StoreSettings()) as client:
+        limit_bytes = client.body_limit_bytes()
 
         def check(body: bytes, keys: list[str], tag: str) -> None:
             try:
@@ -97,7 +97,7 @@ def _examine(files: tuple[Path, ...], kind: str, fields: Fields, topic: str, mou
         for note in notes:
             click.echo(f"mountctl: {note}", err=True)
         if not quiet:
-            tell_new_topic(access, topic)
+            tell_new_topic(client, topic)
 
 
 def _here(files: tuple[Path, ...], kind: str, fields: Fields, mountpoint: Path, topic: str, quiet: bool) -> int:

@@ -17,12 +17,13 @@ from fsstore.interface import WHOLE_WRITE_BYTES
 from fsstore.jobs.records import Fields, of_line, parts_of
 from fsstore.tree.json_messages import parse_json_message
 from fsstore.tree.names import AppendOptions
-from mountctl.access import Access, Labels, Placed, parse_target, tell_new_topic, whole_lines
+from mountctl.client import Labels, Placed, StoreClient, whole_lines
+from mountctl.connect import connect
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import plural, print_json_line
 from mountctl.places import find
-from mountctl.reach import reach
+from mountctl.selection import parse_target, tell_new_topic
 
 STANDARD_INPUT = "-"
 
@@ -79,33 +80,33 @@ def command(
     labels = Labels(keys, tag, _properties(pairs, delay_level))
     told = _tell_json if as_json else _tell if verbose else None
     key_from = _KeyField(key_field) if key_field else None
-    with reach(find(place), settings, writing=True) as access, key_from or nullcontext():
-        limit_bytes = access.body_limit_bytes()
+    with connect(find(place), settings) as client, key_from or nullcontext():
+        limit_bytes = client.body_limit_bytes()
         check_message(Message(wanted.topic, b"", labels.keys, labels.tags, labels.properties), limit_bytes)
-        tell_new_topic(access, wanted.topic)
+        tell_new_topic(client, wanted.topic)
         maker = _Maker(wanted.topic, labels, kind == "json", key_from, limit_bytes)
         if messages or files:
             texts = list(maker.made(_texts(messages, limit_bytes)))
             contents = (_whole(file, limit_bytes) for file in files)
             count = len(messages) + len(files)
-            with _saying_what_went_in(access, plural(count, "message"), count):
-                access.publish(wanted.queue, chain(texts, maker.made(contents)), told)
+            with _saying_what_went_in(client, plural(count, "message"), count):
+                client.publish(wanted.queue, chain(texts, maker.made(contents)), told)
         else:
-            with _saying_what_went_in(access, "standard input"):
+            with _saying_what_went_in(client, "standard input"):
                 if kind == "raw" and not key_from and not told:
-                    access.publish_lines(wanted.topic, wanted.queue, _chunks(), labels)
+                    client.publish_lines(wanted.topic, wanted.queue, _chunks(), labels)
                 else:
-                    _publish_records(access, wanted.queue, maker, told)
+                    _publish_records(client, wanted.queue, maker, told)
 
 
 @contextmanager
-def _saying_what_went_in(access: Access, given: str, count: int | None = None) -> Iterator[None]:
+def _saying_what_went_in(client: StoreClient, given: str, count: int | None = None) -> Iterator[None]:
     """Say how many messages of what is `given` were published before one could not be; it has `count`, if known."""
     try:
         yield
     except Exception:
-        if access.published not in (0, count):
-            stored = f"{access.published:,} {'is' if access.published == 1 else 'are'} stored"
+        if client.published not in (0, count):
+            stored = f"{client.published:,} {'is' if client.published == 1 else 'are'} stored"
             click.echo(f"mountctl: of {given} the first {stored}", err=True)
         raise
 
@@ -129,13 +130,13 @@ def _tell_json(place: Placed) -> None:
 
 
 def _publish_records(
-    access: Access, queue: int | None, maker: _Maker, told: Callable[[Placed], None] | None
+    client: StoreClient, queue: int | None, maker: _Maker, told: Callable[[Placed], None] | None
 ) -> None:  # fmt: skip
     """Publish each line of standard input that is not empty, as the lines come."""
     done = 0
     for lines in whole_lines(_chunks()):
         rows = lines.split(b"\n")[:-1]
-        access.publish(queue, list(maker.made(rows, done, skip_empty=True)), told)
+        client.publish(queue, list(maker.made(rows, done, skip_empty=True)), told)
         done += len(rows)
 
 

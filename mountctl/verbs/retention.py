@@ -21,14 +21,12 @@ from engine import (
     options_of,
     retention_from,
 )
-from mountctl.direct import opened
+from mountctl.connect import READING, daemon_of, unmounted
 from mountctl.errors import CommandError
+from mountctl.local_store import opened
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import human_size, human_time, plural, print_json, visible
-from mountctl.places import Mount, Place, find, require_answer
-from mountctl.process import raise_open_files
-from mountctl.reach import require_access
-from mountctl.through_mount import MountedStore
+from mountctl.places import Mount, Place, find
 
 
 @click.command("retention", short_help="Say what retention would delete now, and why.")
@@ -65,24 +63,17 @@ def command(place: str, as_json: bool, settings: StoreSettings) -> None:
 def _store_of(place: Place, settings: StoreSettings) -> Iterator[tuple[MessageStore, Retention | None]]:
     """The store, to be read, and the retention that is asked about."""
     if place.mount is None or place.mount.read_only:
-        with opened(place.store, settings, writing=False, following=False) as access:
-            yield access.store, access.store.asked_retention()
+        with unmounted(place.store, settings, *READING) as local:
+            yield local.store, local.store.asked_retention()
         return
-    mounted = _mounted(place.mount)
-    in_force = mounted.status().get("retention")
+    daemon = daemon_of(place.mount, StoreSettings())
+    in_force = daemon.status().get("retention")
     if in_force is None:
         where = place.mount.mountpoint
         raise CommandError(f"the daemon of {where} is of an earlier version", f"mountctl restart {where}")
     asked = _asked(in_force, settings, place.mount)
-    raise_open_files()
-    with MessageStore.open(place.store, replace(mounted.store_config(), mode=OpenMode.FOLLOW)) as store:
+    with opened(place.store, daemon.store_config(), OpenMode.FOLLOW) as store:
         yield store, asked
-
-
-def _mounted(mount: Mount) -> MountedStore:
-    require_answer(mount)
-    require_access(mount)
-    return MountedStore(mount)
 
 
 def _asked(in_force: Mapping[str, Any], settings: StoreSettings, mount: Mount) -> Retention | None:

@@ -16,11 +16,11 @@ import click
 
 from fsstore.jobs.mount import bounds, files_between
 from fsstore.parquet.format import FIELDS, Type
-from mountctl.access import parse_time
+from mountctl.connect import mounted_tree
 from mountctl.errors import DAMAGED, CommandError
 from mountctl.installation import missing
 from mountctl.output import plural, print_json_line, print_table
-from mountctl.reach import reach_mount
+from mountctl.selection import parse_time
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, Statement
@@ -92,7 +92,7 @@ def command(
     except ImportError:
         raise missing("DuckDB", "sql") from None
     between = Between(*(None if text is None else parse_time(text) for text in (begin, end)))
-    with reach_mount(place) as mountpoint, duckdb.connect() as connection:
+    with mounted_tree(place) as mountpoint, duckdb.connect() as connection:
         try:
             connection.execute("set enable_progress_bar = false; set TimeZone = 'UTC'")
             if not unsafe:

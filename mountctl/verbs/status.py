@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from mountctl.connect import connect
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import (
@@ -24,7 +25,6 @@ from mountctl.output import (
     visible,
 )
 from mountctl.places import Answer, Mount, Place, answer_of, find, mounts
-from mountctl.reach import reach
 
 WATCH_SECONDS = 1.0
 
@@ -69,8 +69,8 @@ def _report(place: str | None, settings: StoreSettings, print_as_json: Callable[
         _show_mounts(print_as_json)
         return
     found = find(place)
-    with reach(found, settings) as access:
-        status = access.status()
+    with connect(found, settings, writing=False) as client:
+        status = client.status()
     if print_as_json is not None:
         print_as_json(status)
     else:

@@ -9,18 +9,21 @@ from operator import attrgetter
 
 import click
 
-from mountctl.access import Access, MessageRow, Target, parse_target
+from mountctl.client import MessageRow
+from mountctl.connect import reading
 from mountctl.errors import INTERRUPTED, CommandError
+from mountctl.local_store import LocalStore
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
-from mountctl.reach import reach
 from mountctl.selection import (
     Range,
     Selection,
+    Target,
     in_order,
     messages_in,
     messages_with_key,
     newest,
+    parse_target,
     ranges_of,
     takes_selection,
 )
@@ -59,14 +62,15 @@ def command(
     if count is None:
         count = 10 if selection.start is None else None
     try:
-        with reach(find(place), settings, following=follow, beside=follow or selection.key is None) as access:
-            access.left_out.tell = tell_damaged if follow else None
-            ranges = ranges_of(access, wanted, selection)
-            _print_newest(access, ranges, selection, count, printer)
+        paths = [target.plain_path for target in wanted]
+        with reading(find(place), settings, "tail -f" if follow else "tail", paths, following=follow) as store:
+            store.left_out.tell = tell_damaged if follow else None
+            ranges = ranges_of(store, wanted, selection)
+            _print_newest(store, ranges, selection, count, printer)
             if follow:
-                _follow(access, wanted, ranges, selection, printer)
+                _follow(store, wanted, ranges, selection, printer)
             printer.flush()
-            return access.left_out.exit_code()
+            return store.left_out.exit_code()
     except KeyboardInterrupt:
         if not follow:
             raise
@@ -74,24 +78,26 @@ def command(
 
 
 def _print_newest(
-    access: Access, ranges: list[Range], selection: Selection, count: int | None, printer: Printer
+    store: LocalStore, ranges: list[Range], selection: Selection, count: int | None, printer: Printer
 ) -> None:
     found: list[MessageRow] = []
     if selection.key is not None:
-        found = messages_with_key(access, ranges, selection)
+        found = messages_with_key(store, ranges, selection)
     elif count is None:  # they may be more than memory holds
-        queues = [messages_in(access, chosen, selection, printer.attributes) for chosen in ranges]
-        for message in heapq.merge(*queues, key=attrgetter("place")):
+        queues = [messages_in(store, chosen, selection, printer.attributes) for chosen in ranges]
+        for message in heapq.merge(*queues, key=attrgetter("physical_offset")):
             printer.line(message)
     else:
         for chosen in ranges:
-            found += newest(access, chosen, selection, count, printer.attributes)
+            found += newest(store, chosen, selection, count, printer.attributes)
     found = in_order(found)
     for message in found if count is None else found[max(len(found) - count, 0) :]:
         printer.line(message)
 
 
-def _follow(access: Access, wanted: list[Target], ranges: list[Range], selection: Selection, printer: Printer) -> None:
+def _follow(
+    store: LocalStore, wanted: list[Target], ranges: list[Range], selection: Selection, printer: Printer
+) -> None:
     """Print what comes behind those ranges, until the end of time."""
     ends = {(chosen.topic, chosen.queue): chosen.end for chosen in ranges}
     attributes = printer.attributes or selection.key is not None
@@ -100,14 +106,14 @@ def _follow(access: Access, wanted: list[Target], ranges: list[Range], selection
         printer.flush()
         time.sleep(POLL_SECONDS)
         if time.monotonic() - looked > LOOK_SECONDS:
-            for chosen in ranges_of(access, wanted, Selection()):
+            for chosen in ranges_of(store, wanted, Selection()):
                 ends.setdefault((chosen.topic, chosen.queue), chosen.start)
             looked = time.monotonic()
         come: list[MessageRow] = []
         for (topic, queue), start in ends.items():
-            end = access.bounds(topic, queue).max_offset
+            end = store.bounds(topic, queue).max_offset
             if end > start:
-                new = messages_in(access, Range(topic, queue, start, end), selection, attributes)
+                new = messages_in(store, Range(topic, queue, start, end), selection, attributes)
                 come += (message for message in new if selection.has_key(message))
                 ends[topic, queue] = end
         for message in in_order(come):

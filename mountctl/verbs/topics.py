@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from engine import MAX_QUEUES
-from mountctl.access import find_topic
+from mountctl.connect import connect
 from mountctl.errors import INTERRUPTED, CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import plural, print_json, print_table
 from mountctl.places import find
-from mountctl.reach import reach
+from mountctl.selection import find_topic
 
 
 class ListedByDefault(click.Group):
@@ -47,8 +47,8 @@ def list_topics(place: str, as_json: bool, settings: StoreSettings) -> None:
     Example:
       mountctl topics /srv/store --json
     """
-    with reach(find(place), settings) as access:
-        topics = access.topics()
+    with connect(find(place), settings, writing=False) as client:
+        topics = client.topics()
     if as_json:
         print_json(
             {
@@ -78,8 +78,8 @@ def create(place: str, name: str, queues: int, settings: StoreSettings) -> None:
     Example:
       mountctl topics create /mnt/mq orders --queues 8
     """
-    with reach(find(place), settings, writing=True) as access:
-        access.create_topic(name, queues)
+    with connect(find(place), settings) as client:
+        client.create_topic(name, queues)
     click.echo(f"made {name} with {plural(queues, 'queue')}")
 
 
@@ -97,11 +97,11 @@ def delete(place: str, name: str, yes: bool, settings: StoreSettings) -> None:
     Example:
       mountctl topics delete /mnt/mq orders --yes
     """
-    with reach(find(place), settings, writing=True) as access:
-        messages = plural(find_topic(access, name).messages, "message")
+    with connect(find(place), settings) as client:
+        messages = plural(find_topic(client, name).messages, "message")
         if not yes and not _agreed(f"Delete {name} and its {messages}, for good?"):
             raise CommandError(f"{name} is as it was", "answer y, or say --yes", INTERRUPTED)
-        access.delete_topic(name)
+        client.delete_topic(name)
     click.echo(f"deleted {name} with {messages}; their space comes back as retention deletes files of the log")
 
 

@@ -7,11 +7,11 @@ import time
 
 import click
 
-from mountctl.access import parse_target, queues_of
+from mountctl.connect import reading
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
-from mountctl.reach import reach
+from mountctl.selection import Target, find_topic, narrowed, parse_target
 from mountctl.verbs.tail import POLL_SECONDS
 
 
@@ -33,13 +33,12 @@ def command(place: str, target: str, timeout: float | None, settings: StoreSetti
     """
     wanted = parse_target(target)
     give_up = float("inf") if timeout is None else time.monotonic() + timeout
-    with reach(find(place), settings, following=True) as access:
-        starts = {queue.number: queue.max_offset for queue in queues_of(access, wanted)}
+    paths = [Target(wanted.topic, wanted.queue).plain_path]
+    with reading(find(place), settings, "tail -n 0 -f", paths, following=True) as store:
+        starts = {queue.number: queue.max_offset for queue in narrowed(find_topic(store, wanted.topic), wanted)}
         if wanted.queue is not None and wanted.offset is not None:
             starts[wanted.queue] = wanted.offset
-        while not (
-            come := [queue for queue in starts if access.bounds(wanted.topic, queue).max_offset > starts[queue]]
-        ):
+        while not (come := [queue for queue in starts if store.bounds(wanted.topic, queue).max_offset > starts[queue]]):
             if time.monotonic() >= give_up:
                 raise CommandError(f"no message came to {target} within {timeout:g} s", exit_code=os.EX_TEMPFAIL)
             time.sleep(POLL_SECONDS)

@@ -15,6 +15,7 @@ import pytest
 
 from engine import (
     EMBEDDED_SIZES,
+    DamagedRecordError,
     Message,
     MessageNotFoundError,
     MessageStore,
@@ -256,3 +257,19 @@ def test_nothing_is_acknowledged_where_the_log_was_cut(tmp_path: Path) -> None:
         os.truncate(log, -(-store.physical_end // mmap.PAGESIZE) * mmap.PAGESIZE)
         assert put_until_refused(store, bodies[1:]) == store.bounds("T", 0).max_offset - 1 == 3
         assert [bytes(store.get("T", 0, number).body) for number in range(4)] == bodies[:4]
+
+
+def test_a_copied_body_is_never_the_zeros_of_a_file_that_was_cut(tmp_path: Path) -> None:
+    body = b"x" * 20_000
+    with MessageStore.open(tmp_path / "store", create=True) as store:
+        store.put(Message("T", body), 0)
+    with MessageStore.open(tmp_path / "store", StoreConfig(mode=OpenMode.READ_ONLY)) as store:
+        for end, error in ((10_000, TruncatedFileError), (20_000, DamagedRecordError)):
+            message = store.get("T", 0, 0)
+            assert message.copy_body() == body
+            log = tmp_path / "store/commitlog" / f"{0:020d}"
+            whole = log.read_bytes()
+            os.truncate(log, end)
+            with pytest.raises(error):
+                message.copy_body()
+            log.write_bytes(whole)

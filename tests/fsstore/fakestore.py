@@ -29,6 +29,7 @@ from engine import (
     QueueBounds,
     StoreConfig,
     StoreError,
+    StoreIdentity,
     StoreStats,
     TopicExistsError,
     TopicNotFoundError,
@@ -77,6 +78,7 @@ class FakeStore:
         self.path = path
         self.mode = mode
         self.sizes = EMBEDDED_SIZES
+        self.identity = StoreIdentity("a fake", 1)
         self.config = StoreConfig(mode=mode, max_message_bytes=max_message_bytes)
         self.sync_flush = False
         self.retention = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -80,11 +81,12 @@ def test_fsync_is_answered_when_everything_is_durable(real: Mount, open_store: M
     assert open_store.durable_end >= physical_end
 
 
-def test_reports_of_a_real_store_are_json_and_metrics(real: Mount) -> None:
+def test_reports_of_a_real_store_are_json_and_metrics(real: Mount, open_store: MessageStore) -> None:
     real.publish("orders/append", b"a\nb\n")
     status = json.loads(real.cat("@store/status.json"))
     assert status["stats"]["messages"] == 2
-    assert json.loads(real.cat("@store/config.json"))["store"]["mode"] == "write"
+    config = json.loads(real.cat("@store/config.json"))["store"]
+    assert (config["mode"], config["identity"]) == ("write", asdict(open_store.identity))
     assert b"fsstore_messages 2\n" in real.cat("@store/metrics")
     space = patiently(real.fs.statfs)
     assert space.files - space.files_free == 2

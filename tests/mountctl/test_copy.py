@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from engine import Message, MessageStore
-from mountctl.access import Access
-from mountctl.direct import OpenedStore
-from mountctl.through_mount import MountedStore
+from mountctl.client import StoreClient
+from mountctl.local_store import LocalStore
+from mountctl.mount_client import MountClient
 from tests.mountctl.conftest import Site, mountctl, succeed
 
 
@@ -116,10 +116,10 @@ def test_a_copy_that_was_interrupted_goes_on_and_doubles_nothing(
 ) -> None:
     monkeypatch.setattr("mountctl.verbs.copy.BATCH", 2)
     calls = []
-    for kind in (OpenedStore, MountedStore):
+    for kind in (LocalStore, MountClient):
 
         def fails_at_third(
-            self: Access, queue: int | None, messages: Iterable[Message], put: Callable[..., None] = kind.publish
+            self: StoreClient, queue: int | None, messages: Iterable[Message], put: Callable[..., None] = kind.publish
         ) -> None:
             calls.append(queue)
             if len(calls) == 3:

@@ -12,18 +12,20 @@ from typing import Any
 import pytest
 
 from engine import Message, MessageStore
-from mountctl.direct import OpenedStore
+from mountctl.local_store import LocalStore
 from tests.mountctl.conftest import Site, mountctl, succeed
 
+EVERY = 1000
 
-def publish(path: Path, every: int = 1000) -> None:
+
+def publish(path: Path) -> None:
     """Messages of many kinds: plain ones, compressed, delayed, of a deleted topic. Three orders have a needle, one in
-    `every`."""
+    EVERY."""
     with MessageStore.open(path, create=True) as store:
         store.put(Message("gone", b"a needle that was deleted"))
         store.delete_topic("gone")
-        for number in range(3 * every):
-            needle = f" Needle-{number}" if number % every == 7 else ""
+        for number in range(3 * EVERY):
+            needle = f" Needle-{number}" if number % EVERY == 7 else ""
             store.put(Message("orders", f"order {number}{needle}".encode(), keys=[f"K-{number}"]), queue=number % 2)
         store.put(Message("orders", zlib.compress(b"a packed needle"), sys_flag=0x1 | 0x300), queue=0)
         store.put(Message("letters", "größe\nneedle\nzwei".encode(), tags="t", properties={"A": "needle b"}), queue=3)
@@ -52,39 +54,25 @@ def places(lines: str) -> set[tuple[str, int, int]]:
     return {(one["topic"], one["queue"], one["offset"]) for one in map(json.loads, lines.splitlines())}
 
 
-@pytest.fixture(params=["unmounted", "beside", "through its mount"])
+@pytest.fixture(params=["unmounted", "mounted"])
 def way(request: pytest.FixtureRequest) -> str:
     way: str = request.param
     return way
 
 
 @pytest.fixture
-def every(way: str) -> int:
-    """Many messages where runs of them are searched; a mount is asked for each alone, and a few do."""
-    return 100 if way == "through its mount" else 1000
-
-
-@pytest.fixture
-def place(way: str, every: int, site: Site, monkeypatch: pytest.MonkeyPatch) -> Path:
-    publish(site.store, every)
-    if way == "unmounted":
-        return site.store
-    if way == "through its mount":
-        monkeypatch.setattr("mountctl.reach.writer_of", lambda store: None)
-    return site.mounted().mountpoint
+def place(way: str, site: Site) -> Path:
+    publish(site.store)
+    return site.store if way == "unmounted" else site.mounted().mountpoint
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_what_is_beside_bodies_is_found_as_cat_shows_it(
-    way: str, site: Site, part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_beside_bodies_is_found_as_cat_shows_it(way: str, site: Site, part: str) -> None:
     with MessageStore.open(site.store, create=True) as store:
         for number in range(40):
             keys = [f"K-{number}", f"b{number % 3}", "a\tb"][: number % 4]
             properties = {"A": f"v{number}", "Größe": "ü\nb2"} if number % 5 else {}
             store.put(Message("t", b"b1", keys, f"tag{number % 6}" * (number % 2), properties), number % 2)
-    if way == "through its mount":
-        monkeypatch.setattr("mountctl.reach.writer_of", lambda store: None)
     place = site.store if way == "unmounted" else site.mounted().mountpoint
     shown = [json.loads(line) for line in succeed("cat", place, "t", "--json").splitlines()]
     for pattern in ("b[12]$", "^$", "^b", "=v1", "tag[13]", "ü", "^K-3", "none"):
@@ -99,18 +87,18 @@ def test_what_is_beside_bodies_is_found_as_cat_shows_it(
     assert both == f"{sum(one.get('tags') == 'tag1' for one in shown)}\n"
 
 
-def test_grep_finds_what_cat_shows(place: Path, every: int) -> None:
+def test_grep_finds_what_cat_shows(place: Path) -> None:
     wanted = found_by_cat(place, "needle")
     assert len(wanted) == 7
     for pattern in ("needle", "n[e]edle", "(?i)NEEDLE", "nee.le|nothing"):
         assert places(succeed("grep", place, "-i", pattern, "--json")) == wanted
     assert places(succeed("grep", place, "-iv", "needle", "--json")) == found_by_cat(place, "needle", invert=True)
-    first, second, third = 7, 7 + every, 7 + 2 * every
+    first, second, third = 7, 7 + EVERY, 7 + 2 * EVERY
     assert succeed("grep", place, "Needle", "orders") == "".join(
         f"order {number} Needle-{number}\n" for number in (first, second, third)
     )
     assert succeed("grep", place, "needle", "orders/0") == "a packed needle\n"
-    assert succeed("grep", place, "-c", "order [0-9]", "orders") == f"{3 * every}\n"
+    assert succeed("grep", place, "-c", "order [0-9]", "orders") == f"{3 * EVERY}\n"
     assert succeed("grep", place, "-ic", "needle") == "SCHEDULE_TOPIC_XXXX:1\nletters:2\norders:4\n"
     assert succeed("grep", place, "-l", "needle") == "SCHEDULE_TOPIC_XXXX\nletters\norders\n"
     assert succeed("grep", place, "-oH", "N[a-z]+-2[0-9]+") == f"orders/1/{third // 2}:Needle-{third}\n"
@@ -120,7 +108,7 @@ def test_grep_finds_what_cat_shows(place: Path, every: int) -> None:
     assert keyed == f"order {second} Needle-{second}\n"
     assert succeed("grep", place, "order", "orders/0", "--from", "2", "--until", "4") == "order 4\norder 6\n"
     assert succeed("grep", place, "-o", "^A=.*", "letters", "--in", "properties") == "A=needle b\n"
-    known = sum(str(number).startswith("29") for number in range(3 * every))
+    known = sum(str(number).startswith("29") for number in range(3 * EVERY))
     assert succeed("grep", place, "-c", "^K-29", "orders", "--in", "keys", "--in", "tags") == f"{known}\n"
     assert succeed("grep", place, "zwei", "letters", "--tag", "t", "--format", "%o %g") == "0 t\n"
     assert (
@@ -156,13 +144,13 @@ def test_messages_that_lie_together_are_read_together(tmp_path: Path, monkeypatc
         for number in range(2000):
             body = b"apple %d" % number if number % 3 else b"pear"
             store.put(Message("fruit", body, tags="red" if number % 2 else "green"), queue=0)
-    read, calls = OpenedStore.messages, []
+    read, calls = LocalStore.messages, []
 
-    def counted(self: OpenedStore, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> object:
+    def counted(self: LocalStore, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> object:
         calls.append(start)
         return read(self, topic, queue, start, count, attributes)
 
-    monkeypatch.setattr(OpenedStore, "messages", counted)
+    monkeypatch.setattr(LocalStore, "messages", counted)
     found = succeed("grep", tmp_path / "store", "apple", "fruit", "--tag", "red", "--format", "%o %g %b").splitlines()
     assert found == [f"{number} red apple {number}" for number in range(2000) if number % 3 and number % 2]
     assert len(calls) < 20

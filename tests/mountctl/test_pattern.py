@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import ByteColumn
-from mountctl.access import Bodies
+from mountctl.client import Bodies
 from mountctl.errors import CommandError
 from mountctl.pattern import Needed, Pattern
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from engine import Message, MessageStore
-from mountctl.access import MessageRow
-from mountctl.direct import OpenedStore
+from engine import Message, MessageStore, StoreConfig
+from mountctl.client import MessageRow
+from mountctl.local_store import LocalStore
 from mountctl.main import VERBS
 from mountctl.showing import Printer
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, fill, mountctl, site_in, succeed, tree
@@ -77,20 +77,6 @@ def test_tail_prints_the_newest_of_all_queues_in_order(place: Path) -> None:
     assert succeed("tail", place, "orders", "-n", "7").split("\n")[:-1] == ["order 9", *(f"new {n}" for n in range(6))]
     assert succeed("tail", place, "ord*", "-n", "2", "--tag", "t0") == "new 2\nnew 4\n"
     assert succeed("tail", place, "orders/0", "-n", "1", "--tag", "paid") == "order 9\n"
-
-
-def test_tail_through_a_mount_asks_for_no_attributes_to_order_messages(site: Site) -> None:
-    fill(site.store)
-    for number in range(6):
-        succeed("put", site.store, f"orders/{3 - number % 4}", f"new {number}")
-    site.mounted("--read-only")
-    assert succeed("tail", site.mountpoint, "orders", "-n", "7").split("\n")[0] == "order 9"
-    assert succeed("tail", site.mountpoint, "orders", "--from", "0").split("\n")[-7:-1] == [
-        f"new {n}" for n in range(6)
-    ]
-    metrics = (site.mountpoint / "@store/metrics").read_text()
-    assert 'fsstore_requests_total{operation="read' in metrics
-    assert "xattr" not in metrics
 
 
 def test_messages_are_chosen_by_time_tag_key_and_glob(place: Path) -> None:
@@ -178,23 +164,6 @@ def test_put_says_how_many_messages_had_no_key(place: Path) -> None:
     assert put.stderr == "mountctl: 3 of 4 messages have no 'id', and so no key\n"
     assert mountctl("put", place, "orders", '{"id": [1, "b"]}', "--key-from", "id").stderr == ""
     assert succeed("cat", place, "orders", "--key", "b", "--format", "%k") == "1 b\n"
-
-
-def test_a_mounted_store_reads_the_same_through_its_mount_and_beside_it(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(site.store)
-    site.mounted()
-    succeed("put", site.mountpoint, "other/1", "x" * 5000, "", "--property", "A=b", "--tag", "t")
-    commands: tuple[list[str | Path], ...] = (
-        ["cat", site.mountpoint, "*", "--json"],
-        ["cat", site.mountpoint, "orders/0", "--from", "3", "--until", "-1ms", "--tag", "paid"],
-        ["tail", site.mountpoint, "*", "-n", "3", "--json"],
-    )
-    beside = [succeed(*command) for command in commands]
-    monkeypatch.setattr("mountctl.reach.writer_of", lambda store: None)
-    assert [succeed(*command) for command in commands] == beside
-    assert len(beside[0].splitlines()) == 12
 
 
 def test_put_publishes_arguments_files_and_lines(place: Path, tmp_path: Path) -> None:
@@ -510,7 +479,7 @@ def test_tail_from_a_time_prints_as_it_reads(tmp_path: Path, monkeypatch: pytest
         for number in range(100):
             store.put(Message("orders", b"%d" % number))
     events: list[str] = []
-    read, line = OpenedStore.messages, Printer.line
+    read, line = LocalStore.messages, Printer.line
 
     def reading(*arguments: Any) -> Iterator[MessageRow]:
         for message in read(*arguments):
@@ -521,11 +490,33 @@ def test_tail_from_a_time_prints_as_it_reads(tmp_path: Path, monkeypatch: pytest
         events.append("printed")
         line(printer, message)
 
-    monkeypatch.setattr(OpenedStore, "messages", reading)
+    monkeypatch.setattr(LocalStore, "messages", reading)
     monkeypatch.setattr(Printer, "line", printing)
     shown = succeed("tail", tmp_path / "store", "orders", "--from", "-1h").splitlines()
     assert shown == [str(number) for number in range(100)]
     assert events.index("printed") < 10 < events.count("read")
+
+
+def test_messages_of_two_stores_are_put_together_by_store_time_store_and_physical_offset(tmp_path: Path) -> None:
+    puts = {"a": ("a0", "a3", "a1", "later a1"), "b": ("b2", "b0", "b2", "later b1")}
+    for name, bodies in puts.items():
+        times = iter([1_000, 1_000, 1_001, 5_000] if name == "a" else [2_000, 2_000, 2_000, 5_000])
+        now = next(times)
+        with MessageStore.open(tmp_path / name, StoreConfig(clock=lambda: now), create=True) as store:  # noqa: B023
+            for body in bodies:
+                store.put(Message("orders", body.encode()), int(body[-1]))
+                now = next(times, now)
+    tails = [f"<(mountctl tail {tmp_path / name} orders --from 0 --format '%T {name} %b')" for name in ("b", "a")]
+    done = subprocess.run(
+        ["bash", "-c", f"sort -n -s -m -k1,1 {' '.join(tails)}"],
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert [line.split(" ", 2)[2] for line in done.stdout.splitlines()] == [
+        *("a0", "a3", "a1"),
+        *("b2", "b0", "b2"),
+        *("later b1", "later a1"),
+    ]
 
 
 @pytest.mark.parametrize(

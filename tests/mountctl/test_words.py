@@ -20,10 +20,11 @@ from hypothesis import strategies as st
 import engine
 import mountctl.errors
 from fsstore import MountError, ParquetOptions
-from mountctl.access import MessageRow, Target, parse_target, whole_lines
+from mountctl.client import MessageRow, whole_lines
 from mountctl.errors import DAMAGED, FINDINGS, INTERRUPTED, CommandError, exit_code, exit_codes, one_line
 from mountctl.options import MountRequest, parse, parse_mode
 from mountctl.output import human_seconds, human_size, plural, print_json_line, print_table, throttled
+from mountctl.selection import Target, parse_target
 
 
 @pytest.mark.parametrize(
@@ -140,18 +141,20 @@ def test_errors_are_one_line_with_what_to_do() -> None:
 
 def test_a_message_is_json_with_numbers_texts_and_properties_apart() -> None:
     attributes = {"keys": "42", "queue_offset": "7", "flag": "0", "property.KEYS": "42", "born_host": "1.2.3.4:5"}
-    shown = MessageRow("orders", 0, 7, "größer".encode(), attributes).as_json()
+    shown = MessageRow("orders", 0, 7, "größer".encode(), 1_000, 42, attributes).as_json()
     assert shown == {
         "topic": "orders",
         "queue": 0,
         "offset": 7,
+        "store_time": 1_000,
+        "physical_offset": 42,
         "keys": "42",
         "flag": 0,
         "born_host": "1.2.3.4:5",
         "properties": {"KEYS": "42"},
         "body": "größer",
     }
-    binary = MessageRow("orders", 0, 7, b"\xff\x00", {}).as_json()
+    binary = MessageRow("orders", 0, 7, b"\xff\x00").as_json()
     assert json.loads(json.dumps(binary))["body_base64"] == "/wA="
 
 

@@ -391,7 +391,7 @@ def read_run(
 cdef class StoredMessage:
     """A message in the store: a view of its record that decodes each part when it is asked for. Immutable.
 
-    It keeps the mapped page under it alive; `bytes(message.body)` is a copy that outlives the store.
+    It keeps the mapped page under it alive; `copy_body` gives a copy that outlives the store.
     Thread safety: any thread may read it.
     """
 
@@ -503,6 +503,16 @@ cdef class StoredMessage:
         if self._body is None:
             self._body = decompressed_body(self, self._body_limit_bytes)
         return self._body
+
+    def copy_body(self):
+        """`body` as bytes of its own, checked after they were copied: where the disk refused a page since the message
+        was read, or its file was cut, a view shows zeros. Errors as `body`, RefusedReadError, TruncatedFileError."""
+        copied = bytes(self.body)
+        cdef bint is_whole = self._body_bytes == 0 or <int32_t> find_body_crc(self) == self.body_crc
+        self.require_read()
+        if not is_whole:
+            raise DamagedRecordError(self.physical_offset, reason(WRONG_CRC, self))
+        return copied
 
     @property
     def is_compressed(self):

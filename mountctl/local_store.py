@@ -1,10 +1,10 @@
-"""An unmounted store, opened for as long as a verb needs it."""
+"""A store that this process opens, for as long as a verb needs it."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,25 @@ from engine import (
     Block,
     ByteColumn,
     ConsumerOffsetError,
+    DamagedRecordError,
     Message,
     MessageStore,
     OpenMode,
+    PutRange,
+    ReadError,
     RecoveryProgress,
     SliceColumn,
     StoreConfig,
     StoredMessage,
     StoreLockedError,
     TopicNotFoundError,
+    TruncatedFileError,
     group_problem,
 )
 from fsstore.tree.status import status_of
 from fsstore.tree.xattrs import PREFIX, attributes_of
-from mountctl.access import Bodies, Labels, LeftOut, MessageRow, Placed, Queue, Topic, whole_lines
-from mountctl.errors import CommandError
-from mountctl.options import StoreSettings
+from mountctl.client import Bodies, Labels, LeftOut, MessageRow, Placed, Queue, Topic, batches, whole_lines
+from mountctl.mount_client import MountClient
 from mountctl.output import progress
 from mountctl.process import raise_open_files
 
@@ -37,35 +40,27 @@ READ_TOGETHER = 65_536
 
 
 @contextmanager
-def opened(path: Path, settings: StoreSettings, writing: bool, following: bool) -> Iterator[OpenedStore]:
-    """The store at `path`. A reader of a store that another process writes follows it, and changes nothing."""
-    if not settings.log_paths:
-        require_files(path)
+def opened(path: Path, config: StoreConfig, *modes: OpenMode) -> Iterator[MessageStore]:
+    """The store at `path`, open in the first of `modes` for which no other process has its lock. Errors as
+    `MessageStore.open`."""
     raise_open_files()
-    modes = [OpenMode.WRITE] if writing else [OpenMode.FOLLOW] if following else [OpenMode.READ_ONLY, OpenMode.FOLLOW]
     with progress() as show:  # until it is open: what is printed then has the terminal for itself
 
         def report(now: RecoveryProgress) -> None:
             show(now.stage, now.done_bytes, now.total_bytes)
 
-        try:
-            store = MessageStore.open(path, settings.applied_to(StoreConfig(mode=modes[0], progress=report)))
-        except StoreLockedError:
-            if len(modes) == 1:
-                raise
-            store = MessageStore.open(path, settings.applied_to(StoreConfig(mode=modes[1], progress=report)))
+        *first, last = [replace(config, mode=mode, progress=report) for mode in modes]
+        for one in first:
+            with suppress(StoreLockedError):
+                store = MessageStore.open(path, one)
+                break
+        else:
+            store = MessageStore.open(path, last)
     with store:
-        yield OpenedStore(store)
+        yield store
 
 
-def require_files(path: Path) -> None:
-    """CommandError: a folder is empty, so it is no store, and perhaps a mount point."""
-    if not any(path.iterdir()):
-        reason = f"nothing is mounted at {path}, and no store is in it"
-        raise CommandError(reason, f"`mountctl mount STORE {path}`, or name the store", os.EX_NOINPUT)
-
-
-class OpenedClaim:
+class LocalClaim:
     """A queue of a store that nobody else has open to write."""
 
     def __init__(self, store: MessageStore, group: str, topic: str, queue: int) -> None:
@@ -83,58 +78,73 @@ class OpenedClaim:
         """It goes with the store."""
 
 
-class OpenedStore:
-    """Access to an open store. Errors are the engine's."""
+class LocalStore:
+    """An open store: it reads messages, and is the client of one that this process writes. What reading leaves out
+    since it is damaged is in `left_out`. Errors are the engine's."""
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
+    def __init__(self, store: MessageStore, daemon: MountClient | None = None) -> None:
+        """`daemon` serves the store: it knows keys that are not in the index's files yet."""
+        self.store = store
         self.left_out = LeftOut()
         self.published = 0
-
-    @property
-    def store(self) -> MessageStore:
-        """For what a mount can't be asked."""
-        return self._store
+        self._daemon = daemon
 
     def status(self) -> dict[str, Any]:
-        return dict(status_of(self._store))
+        return dict(status_of(self.store))
 
     def topics(self) -> list[Topic]:
+        self.store.refresh()
         found = []
-        for name, queues in self._store.queues_by_topic().items():
+        for name, queues in self.store.queues_by_topic().items():
             with suppress(TopicNotFoundError):  # deleted this moment
-                found.append(Topic(name, tuple(self.bounds(name, queue) for queue in queues)))
+                found.append(Topic(name, tuple(self._bounds(name, queue) for queue in queues)))
         return found
 
     def has_topic(self, topic: str) -> bool:
-        return topic in self._store.topics()
+        return topic in self.store.topics()
 
     def bounds(self, topic: str, queue: int) -> Queue:
-        if self._store.mode is OpenMode.FOLLOW:
-            self._store.refresh()
-        bounds = self._store.bounds(topic, queue)
+        """Where that queue begins and ends now."""
+        self.store.refresh()
+        return self._bounds(topic, queue)
+
+    def _bounds(self, topic: str, queue: int) -> Queue:
+        bounds = self.store.bounds(topic, queue)
         return Queue(queue, bounds.min_offset, bounds.max_offset)
 
     def messages(self, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> Iterator[MessageRow]:
+        """Messages from queue offset `start` on, up to `count` offsets, oldest first; damaged ones are left out."""
         bounds = self.bounds(topic, queue)
         end = bounds.max_offset if count is None else min(start + count, bounds.max_offset)
         start = max(start, bounds.min_offset)
         if start < end:
-            for message in self._store.read(topic, queue, start, end - start, self.left_out.noting(topic, queue)):
-                yield _shown(message, topic, queue, attributes)
+            yield from self._rows(topic, queue, start, end - start, attributes)
+
+    def _rows(self, topic: str, queue: int, start: int, count: int, attributes: bool) -> Iterator[MessageRow]:
+        damaged = self.left_out.noting(topic, queue)
+        for message in self.store.read(topic, queue, start, count, damaged):
+            try:
+                row = _shown(message, topic, queue, attributes)
+            except (DamagedRecordError, TruncatedFileError):  # since it was read
+                damaged(message.queue_offset)
+            else:
+                yield row
 
     def bodies(
         self, topic: str, queue: int, start: int, end: int, texts: Sequence[bytes] = (), any_case: bool = False
     ) -> Iterator[Bodies]:
+        """Messages at [start, end), some at a time, oldest first; damaged ones are left out. At least those whose body
+        holds one of `texts` (with `any_case` ASCII letters of either case are the same)."""
         damaged = self.left_out.noting(topic, queue)
-        for held in self._store.holding(topic, queue, start, max(end - start, 0), texts, any_case, damaged):
+        for held in self.store.holding(topic, queue, start, max(end - start, 0), texts, any_case, damaged):
             yield Bodies(held.offsets, held.numbers, held.bodies)
 
     def texts(self, topic: str, queue: int, start: int, end: int, part: str) -> Iterator[Bodies]:
+        """As `bodies`, one of PARTS of the messages: a text a row, so a message may have several rows, or none."""
         first = max(start, self.bounds(topic, queue).min_offset)
         for begin in range(first, end, READ_TOGETHER):
             until = min(begin + READ_TOGETHER, end)
-            blocks = self._store.blocks(topic, queue, begin, until - begin)
+            blocks = self.store.blocks(topic, queue, begin, until - begin)
             self._note_damaged(topic, queue, begin, until, blocks)
             for block in blocks:
                 counts, texts = _texts(block, part)
@@ -149,51 +159,75 @@ class OpenedStore:
                 self.left_out.note(topic, queue, offset)
 
     def with_key(self, topic: str, key: str) -> Iterator[MessageRow]:
-        places = {(queue, offset) for found in self._store.key_places(topic, key) for queue, offset in found.tolist()}
-        for queue, offset in sorted(places):
-            for message in self._store.read(topic, queue, offset, 1, self.left_out.noting(topic, queue)):
-                yield _shown(message, topic, queue, True)
+        """Every message that carries `key`, matched whole, each once, by queue and offset, with its attributes."""
+        found = sorted(set(self._with_key(topic, key)))
+        self.store.refresh()  # the daemon may have found what came since
+        for queue, offset in found:
+            yield from self._rows(topic, queue, offset, 1, attributes=True)
+
+    def _with_key(self, topic: str, key: str) -> Iterator[tuple[int, int]]:
+        """Queue and queue offset of each."""
+        if self._daemon is not None:
+            return self._daemon.with_key(topic, key)
+        return ((queue, offset) for found in self.store.key_places(topic, key) for queue, offset in found.tolist())
 
     def property_values(self, topic: str, name: str) -> Iterator[str]:
-        for queue in self._store.queues_by_topic().get(topic, ()):
+        """The values that messages of the topic have of a property; none where there is no such topic."""
+        for queue in self.store.queues_by_topic().get(topic, ()):
             bounds = self.bounds(topic, queue)
             for first in range(bounds.min_offset, bounds.max_offset, READ_TOGETHER):
-                for block in self._store.blocks(topic, queue, first, READ_TOGETHER):
+                for block in self.store.blocks(topic, queue, first, READ_TOGETHER):
                     values = block.properties.value(name.encode())
                     yield from (values[row].decode() for row in values.sizes.nonzero()[0].tolist())
 
     def offset_at(self, topic: str, queue: int, when_ms: int) -> int:
-        return self._store.offset_at(topic, queue, when_ms)
+        """Queue offset of the first message stored at or after `when_ms`; the next one's when there is none."""
+        return self.store.offset_at(topic, queue, when_ms)
 
-    def claim(self, group: str, topic: str, queue: int) -> OpenedClaim | None:
+    def claim(self, group: str, topic: str, queue: int) -> LocalClaim | None:
         if problem := group_problem(group):
             raise ConsumerOffsetError(group, problem)
-        return OpenedClaim(self._store, group, topic, queue)
+        return LocalClaim(self.store, group, topic, queue)
 
     def body_limit_bytes(self) -> int:
-        return self._store.config.max_message_bytes
+        return self.store.config.max_message_bytes
 
     def publish(
         self, queue: int | None, messages: Iterable[Message], stored: Callable[[Placed], None] | None = None
     ) -> None:
-        for message in messages:
-            put = self._store.put(message, queue)
-            self.published += 1
+        for batch in batches((message, bytes(message.body)) for message in messages):
+            put = self.store.put_batch([message for message, _ in batch], queue)
+            self.published += len(batch)
             if stored:
-                stored(Placed(put.topic, put.queue, put.queue_offset))
+                for placed in self._placed(put):
+                    stored(placed)
+
+    def _placed(self, put: PutRange) -> Iterator[Placed]:
+        """Where each message of a batch went: their records follow each other, up to the end of a file of the log."""
+        if self.store.config.transient_pool_buffers:
+            self.store.wait_durable(put.physical_end)  # before, it can't be read
+        offset, file_bytes = put.physical_offset, self.store.sizes.commit_log_bytes
+        while offset < put.physical_end:
+            try:
+                message = self.store.at(offset)
+            except ReadError:
+                offset += file_bytes - offset % file_bytes
+                continue
+            yield Placed(message.topic, message.queue_id, message.queue_offset)
+            offset += message.store_size
 
     def publish_lines(self, topic: str, queue: int | None, chunks: Iterable[bytes], labels: Labels) -> None:
         for lines in whole_lines(chunks):
-            stored = self._store.put_lines(
+            stored = self.store.put_lines(
                 topic, lines, queue, keys=labels.keys, tags=labels.tags, properties=labels.properties
             )
             self.published += stored.count
 
     def create_topic(self, topic: str, queues: int) -> None:
-        self._store.create_topic(topic, queues)
+        self.store.create_topic(topic, queues)
 
     def delete_topic(self, topic: str) -> None:
-        self._store.delete_topic(topic)
+        self.store.delete_topic(topic)
 
 
 def _texts(block: Block, part: str) -> tuple[Any, SliceColumn]:
@@ -215,4 +249,5 @@ def _shown(message: StoredMessage, topic: str, queue: int, attributes: bool) -> 
     if attributes:
         named = attributes_of(message).items()
         facts = {name.removeprefix(PREFIX): value.decode("utf-8", "replace") for name, value in named}
-    return MessageRow(topic, queue, message.queue_offset, bytes(message.body), facts, message.physical_offset)
+    where = topic, queue, message.queue_offset
+    return MessageRow(*where, message.copy_body(), message.store_time_ms, message.physical_offset, facts)

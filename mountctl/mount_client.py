@@ -1,4 +1,4 @@
-"""A mounted store, reached as anybody reaches it: by the files below its mount point."""
+"""The daemon that serves a store, asked by the files below its mount point."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -21,41 +21,37 @@ from msgspec.structs import replace
 from engine import (
     SCHEDULE_TOPIC,
     UNIQUE_KEY,
-    ByteColumn,
     ConsumerOffsetError,
     DelayLevels,
     IllegalTopicError,
     Message,
     ReadOnlyStoreError,
     StoreConfig,
+    StoreIdentity,
     TopicNotFoundError,
     check_message,
     group_problem,
     topic_problem,
 )
 from fsstore.interface import WHOLE_WRITE_BYTES
-from fsstore.tree.names import MATCHES_SUFFIX, NAME_MAX_BYTES, encode_key, offset_name, parse_match
-from fsstore.tree.xattrs import FIELD_NAMES, PREFIX, PROPERTY_PREFIX
-from mountctl.access import PARTS, Bodies, Labels, LeftOut, MessageRow, Placed, Queue, Topic, whole_lines
+from fsstore.tree.names import MATCHES_SUFFIX, NAME_MAX_BYTES, encode_key, parse_match
+from mountctl.client import Labels, Placed, Queue, Topic, batches, whole_lines
 from mountctl.errors import CommandError
 from mountctl.places import Mount
 
 _NEWLINE = 10
-_LEFT_OUT = frozenset((errno.EIO, errno.ENOENT, errno.ESTALE))
-"""What reading one message may answer; everything else, a daemon that is gone above all, is about them all."""
 
 
 _STOPPED = frozenset((errno.EIO, errno.ENOENT, errno.EROFS))
 """What a command may answer where the store is only read: status says why."""
 
 
-class MountedStore:
-    """Access to the store mounted at `mount`. Errors are the mount's own: OSError, with the path it met."""
+class MountClient:
+    """The client of the store mounted at `mount`. Errors are the mount's own: OSError, with the path it met."""
 
     def __init__(self, mount: Mount) -> None:
         self.store = mount.store
         """Its directory."""
-        self.left_out = LeftOut()
         self.published = 0
         self._root = mount.mountpoint
 
@@ -73,53 +69,8 @@ class MountedStore:
     def has_topic(self, topic: str) -> bool:
         return (self._root / topic / "append").exists()
 
-    def bounds(self, topic: str, queue: int) -> Queue:
-        folder = self._root / topic / str(queue)
-        try:
-            first, last = os.readlink(folder / "@first"), os.readlink(folder / "@last")
-        except FileNotFoundError:  # an empty queue has neither, and its status says where it stands
-            queues = self.status()["topics"].get(topic, {"queues": {}})["queues"]
-            if str(queue) not in queues:
-                raise TopicNotFoundError(topic, queue if queues else None) from None
-            return _queue(queue, queues[str(queue)])
-        return Queue(queue, int(os.path.basename(first)), int(os.path.basename(last)) + 1)
-
-    def messages(self, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> Iterator[MessageRow]:
-        bounds = self.bounds(topic, queue)
-        end = bounds.max_offset if count is None else min(start + count, bounds.max_offset)
-        for offset in range(max(start, bounds.min_offset), end):
-            message = self._readable(topic, queue, offset, attributes)
-            if message is not None:
-                yield message
-
-    def bodies(
-        self, topic: str, queue: int, start: int, end: int, texts: Sequence[bytes] = (), any_case: bool = False
-    ) -> Iterator[Bodies]:
-        for message in self.messages(topic, queue, start, max(end - start, 0), attributes=False):
-            yield Bodies(np.array([message.offset]), np.array([-1]), ByteColumn.of([message.body]).slices)
-
-    def texts(self, topic: str, queue: int, start: int, end: int, part: str) -> Iterator[Bodies]:
-        for message in self.messages(topic, queue, start, max(end - start, 0), attributes=True):
-            texts = [text.encode() for text in PARTS[part](message)]
-            yield Bodies(np.full(len(texts), message.offset), np.full(len(texts), -1), ByteColumn.of(texts).slices)
-
-    def _readable(self, topic: str, queue: int, offset: int, attributes: bool) -> MessageRow | None:
-        """The message there; None for one that is damaged, or has expired since."""
-        path = self._root / topic / str(queue) / offset_name(offset).decode()
-        try:
-            with open(path, "rb", buffering=0) as message:
-                place = os.fstat(message.fileno()).st_ino
-                return MessageRow(
-                    topic, queue, offset, message.readall(), _attributes(path) if attributes else {}, place
-                )
-        except OSError as error:
-            if error.errno not in _LEFT_OUT:
-                raise
-            if error.errno == errno.EIO:
-                self.left_out.note(topic, queue, offset)
-            return None
-
-    def with_key(self, topic: str, key: str) -> Iterator[MessageRow]:
+    def with_key(self, topic: str, key: str) -> Iterator[tuple[int, int]]:
+        """Queue and queue offset of every message that carries `key`."""
         name = encode_key(key)
         if name is None or len(name) + len(MATCHES_SUFFIX) > NAME_MAX_BYTES:
             raise CommandError(f"the key {key[:40]!r}... is longer than a name", "unmount the store", os.EX_USAGE)
@@ -127,27 +78,9 @@ class MountedStore:
             matches = os.listdir(self._root / topic / "keys" / os.fsdecode(name + MATCHES_SUFFIX))
         except FileNotFoundError:
             return
-        for match in matches:
-            place = parse_match(os.fsencode(match))
-            assert place is not None
-            message = self._readable(topic, *place, attributes=True)
-            if message is not None:
-                yield message
+        yield from filter(None, (parse_match(os.fsencode(match)) for match in matches))
 
-    def property_values(self, topic: str, name: str) -> Iterator[str]:
-        for queue in next((one.queues for one in self.topics() if one.name == topic), ()):
-            for message in self.messages(topic, queue.number, queue.min_offset, None, attributes=True):
-                if name in message.properties:
-                    yield message.properties[name]
-
-    def offset_at(self, topic: str, queue: int, when_ms: int) -> int:
-        link = self._root / topic / str(queue) / f"@{when_ms}"
-        try:
-            return int(os.path.basename(os.readlink(link)))
-        except FileNotFoundError:
-            return self.bounds(topic, queue).max_offset
-
-    def claim(self, group: str, topic: str, queue: int) -> MountedClaim | None:
+    def claim(self, group: str, topic: str, queue: int) -> MountClaim | None:
         if problem := group_problem(group):
             raise ConsumerOffsetError(group, problem)
         folder = self._root / "@store/groups" / group / topic
@@ -163,7 +96,7 @@ class MountedStore:
         except BlockingIOError:
             os.close(descriptor)
             return None
-        return MountedClaim(descriptor, self._unread_offsets)
+        return MountClaim(descriptor, self._unread_offsets)
 
     def _unread_offsets(self, error: OSError) -> CommandError | None:
         """Why no group has a place: their file can't be read. None: `error` has another reason."""
@@ -174,10 +107,6 @@ class MountedStore:
     def body_limit_bytes(self) -> int:
         return int(self._config["max_message_bytes"])
 
-    def has_own_log(self) -> bool:
-        """Whether all of the store's log lies below its directory."""
-        return not self._config["commit_log_paths"] and not self._config["read_only_log_paths"]
-
     @cached_property
     def _config(self) -> dict[str, Any]:
         config: dict[str, Any] = json.loads((self._root / "@store/config.json").read_bytes())["store"]
@@ -186,7 +115,8 @@ class MountedStore:
     def publish(
         self, queue: int | None, messages: Iterable[Message], stored: Callable[[Placed], None] | None = None
     ) -> None:
-        for batch in _batches(self._checked(messages, named=stored is not None)):
+        checked = self._checked(messages, named=stored is not None)
+        for batch in batches((message, _record(message)) for message in checked):
             lines = b"".join(line for _, line in batch)
             frame = "line" if len(lines) <= WHOLE_WRITE_BYTES else "file"
             self._write(batch[0][0].topic, queue, [lines], f"append@format=json,frame={frame}")
@@ -284,9 +214,11 @@ class MountedStore:
 
     def store_config(self) -> StoreConfig:
         """How another process finds the store's files."""
-        config = json.loads((self._root / "@store/config.json").read_bytes())["store"]
+        config, identity = self._config, self._config.get("identity")
         paths = config["commit_log_paths"]
         return StoreConfig(
+            identity=StoreIdentity(**identity) if isinstance(identity, dict) else None,
+            max_message_bytes=config["max_message_bytes"],
             commit_log_paths=None if paths is None else tuple(map(Path, paths)),
             read_only_log_paths=tuple(map(Path, config["read_only_log_paths"])),
             multi_dispatch=config["multi_dispatch"],
@@ -310,7 +242,7 @@ class MountedStore:
             raise CommandError(reason, "name a mount that can be written", os.EX_NOPERM) from None
 
 
-class MountedClaim:
+class MountClaim:
     """An offset's file, locked."""
 
     def __init__(self, descriptor: int, unread: Callable[[OSError], CommandError | None]) -> None:
@@ -344,32 +276,6 @@ def _queues(topic: dict[str, Any]) -> tuple[Queue, ...]:
 
 def _queue(number: int, bounds: dict[str, int]) -> Queue:
     return Queue(number, bounds["min_offset"], bounds["max_offset"])
-
-
-def _attributes(path: Path) -> dict[str, str]:
-    found = {}
-    for name in (*FIELD_NAMES, *(name for name in os.listxattr(path) if name.startswith(PROPERTY_PREFIX))):
-        try:
-            found[name.removeprefix(PREFIX)] = os.getxattr(path, name).decode("utf-8", "replace")
-        except OSError as error:
-            if error.errno != errno.ENODATA:
-                raise
-    return found
-
-
-def _batches(messages: Iterable[Message]) -> Iterator[list[tuple[Message, bytes]]]:
-    """Messages with their lines of JSON, as many of one topic as one write takes whole; at least one."""
-    batch: list[tuple[Message, bytes]] = []
-    size = 0
-    for message in messages:
-        line = _record(message)
-        if batch and (size + len(line) > WHOLE_WRITE_BYTES or message.topic != batch[0][0].topic):
-            yield batch
-            batch, size = [], 0
-        batch.append((message, line))
-        size += len(line)
-    if batch:
-        yield batch
 
 
 def _record(message: Message) -> bytes:
