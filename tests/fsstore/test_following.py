@@ -18,6 +18,7 @@ class FaultyStore:
 
     index_state = IndexState("in use")
     queues_derived = None
+    not_shown: tuple[str, ...] = ()
 
     def __init__(self, *faults: Exception) -> None:
         self._faults = list(faults)
