@@ -22,7 +22,6 @@ from typing import NoReturn, TypeVar
 
 from engine import Expired, MessageStore, StoreError
 from fsstore.accounts import Accounts
-from fsstore.handover.handles import HandleEntry
 from fsstore.handover.memory import Handover
 from fsstore.interface import (
     NO_OWNER,
@@ -38,6 +37,7 @@ from fsstore.interface import (
     SlowWork,
     WorkKind,
 )
+from fsstore.open_handles import OpenHandles
 from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.nodes import DatasetDirectory, invalidate_expired_files
 from fsstore.tree.access_log import AccessLog, AccessLogFile
@@ -45,11 +45,11 @@ from fsstore.tree.append import AppendFile, StillRefusedError
 from fsstore.tree.attributes import AttributeFactory
 from fsstore.tree.deferred import DoneInThread
 from fsstore.tree.directories import QueueDirectory, RootDirectory, TopicDirectory, Tree
-from fsstore.tree.drop import DropDirectory, DropFile, DropHandle, SetattrRequest
+from fsstore.tree.drop import DropDirectory, DropFile, SetattrRequest
 from fsstore.tree.groups import GroupsDirectory
 from fsstore.tree.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable, NodeKey
 from fsstore.tree.limited_log import LIMITED_LOG
-from fsstore.tree.listing import Batch, Listing
+from fsstore.tree.listing import Batch
 from fsstore.tree.memory_budget import HandoverShares, MemoryBudget, UnansweredShares
 from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
 from fsstore.tree.metrics import (
@@ -75,17 +75,6 @@ NO_CHANGE = SetattrRequest()
 
 MOST_UNOPENED = 256
 """Files that stay open after a read on mounts where the kernel opens files without a request."""
-
-
-class _Handles(dict[int, H]):
-    """Open files or listings by handle. A handle of the last server is opened again at its first use."""
-
-    def __init__(self, reopen: Callable[[int], H]) -> None:
-        super().__init__()
-        self._reopen = reopen
-
-    def __missing__(self, handle: int) -> H:
-        return self._reopen(handle)
 
 
 class Filesystem:
@@ -129,16 +118,11 @@ class Filesystem:
         self._drops = tree.drops
         self.streams = tree.streams
         """Streams, for the adapter to ask which of them have grown."""
-        self._files: dict[int, OpenFile] = _Handles(self._reopen)
-        self._listings: dict[int, Listing] = _Handles(self._reopen_directory)
-        self._unopened: dict[int, OpenFile] = {}  # by inode, the least recently read first
+        self.handles = OpenHandles(self._context, self._messages)
+        self._files = self.handles.files
+        self._unopened: dict[int, OpenFile] = {}  # by inode, the file that was read last at the end
         self._at_slow_work: set[int] = set()
         self._handed_over: Handover | None = None
-        self._inherited: dict[int, HandleEntry] = {}
-        """Handles of the last server that were not used since the take-over."""
-        self._open_names: dict[int, int] = {}
-        """Inode of each handle on a name that a user made up."""
-        self._next_handle = 1
         self._stored = DoneInThread[int]()
         self.requests = RequestFigures()
         """Counters, which the adapter increments."""
@@ -213,13 +197,11 @@ class Filesystem:
     def close(self) -> int:
         """Free everything after the last request. Returns the number of open handles with unpublished bytes: these may
         be parts of messages, so they are dropped, and a close that comes later fails."""
-        unfinished = sum(file.is_unfinished for file in self._files.values())
-        for file in (*self._files.values(), *self._unopened.values()):
+        unfinished = self.handles.abandon()
+        for file in self._unopened.values():
             file.abandon()
-        self._files.clear()
         self._unopened.clear()
         self._drops.close()
-        self._listings.clear()
         self._messages.forget()
         self._background.shutdown(cancel_futures=True)
         return unfinished
@@ -262,7 +244,7 @@ class Filesystem:
         node = self._inodes.nodes[inode]
         if size is not None and handle is not None:
             self._files[handle].truncate(size)
-            self.keep(handle, 0, 0)
+            self.handles.keep(handle, 0, 0)
             size = None
         if isinstance(node, DropFile):
             node.set(size, wanted)
@@ -270,7 +252,7 @@ class Filesystem:
 
     def readlink(self, inode: int) -> bytes:
         """The target of a symbolic link; EINVAL for anything else."""
-        return self._messages.target(inode) if COMPUTED <= inode < MESSAGE else self._node(inode).target()
+        return self._messages.target(inode) if COMPUTED <= inode < MESSAGE else self._context.node(inode).target()
 
     def listed(self, inode: int) -> None:
         """Count a DirectoryEntry that the kernel took as one lookup."""
@@ -294,40 +276,13 @@ class Filesystem:
             if flags & (os.O_ACCMODE | os.O_TRUNC):
                 raise self._context.refusal()
             body = self._messages.open(inode)
-            return self._opened(
+            return self.handles.add(
                 inode, body, Opened(0, False, True, body.body if type(body) is SmallBody else None), flags
             )
-        node = self._node(inode)
+        node = self._context.node(inode)
         if flags & os.O_TRUNC and not node.ignores_setattr:
             raise self._context.refusal()
-        return self._opened(inode, *node.open(flags), flags)
-
-    def _opened(self, inode: int, file: OpenFile, how: Opened, flags: int) -> Opened:
-        """Give an open file a handle. OSError: there is no room to note that it is open, and it is closed."""
-        handle = self._next_handle
-        opened = Opened(handle, how.direct_io, how.keep_cache, how.body)
-        if self._handed_over is not None:
-            try:
-                self._inodes.opened(inode)
-                self._handed_over.handles.add(handle, inode, flags, self.accounts.caller)
-            except OSError:
-                file.abandon()
-                raise
-        self._files[handle] = file
-        if inode < COMPUTED:
-            self._note_open(handle, inode)
-            self.keep(handle, 0, 0)
-        self._next_handle = handle + 1
-        return opened
-
-    def _note_open(self, handle: int, inode: int) -> None:
-        if self._inodes.made_up.opened(inode):
-            self._open_names[handle] = inode
-
-    def _note_closed(self, handle: int) -> None:
-        inode = self._open_names.pop(handle, None)
-        if inode is not None:
-            self._inodes.made_up.closed(inode)
+        return self.handles.add(inode, *node.open(flags), flags)
 
     def read(self, handle: int, position: int, size: int) -> Data:
         """Bytes of an open file, fewer than asked for at its end."""
@@ -343,7 +298,7 @@ class Filesystem:
         is among the MOST_UNOPENED that were read last."""
         file = self._unopened.pop(inode, None)
         if file is None:
-            file = self._messages.open(inode) if inode >= MESSAGE else self._node(inode).open(os.O_RDONLY)[0]
+            file = self._messages.open(inode) if inode >= MESSAGE else self._context.node(inode).open(os.O_RDONLY)[0]
         if type(file) is SmallBody:
             return file.read(position, size)
         self._unopened[inode] = file
@@ -388,59 +343,16 @@ class Filesystem:
         """Flush, and wait for everything published so far, by any user."""
         return self._everything(self._files[handle].flush())
 
-    def release(self, handle: int) -> None:
-        """Close a handle. Bytes that flush refused are dropped; bytes that wait for the close are published."""
-        handed_over = self._handed_over
-        if handed_over is None:
-            self._files[handle].release()
-            del self._files[handle]
-            self._note_closed(handle)
-            return
-        file = self._files.get(handle) or self._inherited_writer(handle)
-        if file is not None:
-            file.release()
-            self._files.pop(handle, None)
-        self._inherited.pop(handle, None)
-        handed_over.handles.drop(handle)
-        self._note_closed(handle)
-
-    def drop_handle(self, handle: int) -> None:
-        """Forget a handle whose release killed servers. Its unpublished bytes stay as they are."""
-        self._inherited.pop(handle, None)
-        self._note_closed(handle)
-        if self._handed_over is not None:
-            self._handed_over.handles.drop(handle)
-
     # directories
 
     def opendir(self, inode: int) -> OpenedDirectory:
         """Open a directory for a listing."""
-        handle = self._next_handle
-        listing, opened = self._node(inode).opendir()
-        if self._handed_over is not None:
-            try:
-                self._handed_over.handles.add(handle, inode, 0, self.accounts.caller, is_directory=True)
-            except OSError:
-                listing.release()
-                raise
-        self._listings[handle] = listing
-        self._note_open(handle, inode)
-        self._next_handle = handle + 1
-        return opened._replace(handle=handle)
+        return self.handles.add_directory(inode, *self._context.node(inode).opendir())
 
     def readdir(self, handle: int, position: int, limit: int, *, with_attributes: bool = True) -> Batch:
         """Up to `limit` entries after `position` (0: the beginning); an empty list at the end. Messages are returned as
         MessageNames unless `with_attributes`."""
-        return self._listings[handle].read(position, limit, with_attributes=with_attributes)
-
-    def releasedir(self, handle: int) -> None:
-        listing = self._listings.pop(handle, None)  # None: the last server opened it, and no request has used it since
-        if listing is not None:
-            listing.release()
-        self._note_closed(handle)
-        if self._handed_over is not None:
-            self._inherited.pop(handle, None)
-            self._handed_over.handles.drop(handle)
+        return self.handles.listings[handle].read(position, limit, with_attributes=with_attributes)
 
     def fsyncdir(self, handle: int) -> int:
         """Wait for everything published so far."""
@@ -449,7 +361,7 @@ class Filesystem:
     def mkdir(self, parent_inode: int, name: bytes) -> Attributes:
         """Make a topic, or add queues to one; counted as one lookup. SlowWork: it waits for the disk."""
         _require_length(name)
-        parent = self._node(parent_inode)
+        parent = self._context.node(parent_inode)
         attributes = None
         if self._context.survival.was_begun:
             with suppress(FilesystemError, StoreError):
@@ -463,20 +375,20 @@ class Filesystem:
     def create(self, parent_inode: int, name: bytes, how: Creation) -> tuple[Attributes, Opened]:
         """Make and open a file in a drop box; counted as one lookup. In other directories as `refuse_creation`."""
         _require_length(name)
-        parent = self._node(parent_inode)
+        parent = self._context.node(parent_inode)
         node, file, opened = parent.make(name, how)
         self._inodes.count(node.inode)
-        return node.attributes(), self._opened(node.inode, file, opened, how.flags)
+        return node.attributes(), self.handles.add(node.inode, file, opened, how.flags)
 
     def refuse_creation(self, parent_inode: int, name: bytes) -> NoReturn:
         """Refuse to make a file: ENOENT for a malformed `append@…`, else EPERM or EROFS."""
         _require_length(name)
-        raise self._node(parent_inode).create(name)
+        raise self._context.node(parent_inode).create(name)
 
     def unlink(self, parent_inode: int, name: bytes) -> None:
         """Remove a dropped file. EPERM or EROFS for everything else."""
         _require_length(name)
-        parent = self._node(parent_inode)
+        parent = self._context.node(parent_inode)
         if not isinstance(parent, DropDirectory):
             raise self._context.refusal()
         parent.remove(name)
@@ -485,10 +397,10 @@ class Filesystem:
         """Rename a dropped file; returns the physical offset to wait for. EPERM or EROFS for everything else."""
         _require_length(name)
         _require_length(new_name)
-        parent = self._node(parent_inode)
+        parent = self._context.node(parent_inode)
         if not isinstance(parent, DropDirectory):
             raise self._context.refusal()
-        return parent.move(name, self._node(new_parent_inode), new_name, flags)
+        return parent.move(name, self._context.node(new_parent_inode), new_name, flags)
 
     def refuse(self, *names: bytes) -> NoReturn:
         """Refuse unlink, rmdir, rename, link or symlink of `names`: EPERM, or EROFS on a read-only mount."""
@@ -533,11 +445,11 @@ class Filesystem:
         """Note that a write through a handle was refused with errno `number`, perhaps before it came here. Bytes before
         it are an incomplete message until the write is repeated."""
         if handle not in self._files:
-            self._at_once(partial(self._inherited_writer, handle))
+            self._at_once(partial(self.handles.writer, handle))
         file = self._files.get(handle)
         if file is not None:
             file.write_refused(number)
-            self.keep(handle, unique, number)
+            self.handles.keep(handle, unique, number)
 
     def note_refused_open(self, inode: int, pid: int, number: int, error: BaseException) -> None:
         """As `note_refused`, for a file that was to be opened for writing."""
@@ -580,12 +492,11 @@ class Filesystem:
         handed_over.requests.settle(self._store.physical_end)
         handed_over.requests.share_out(UnansweredShares(self.accounts))
         handed_over.ledger.share_out(HandoverShares(self.accounts, self.memory))
-        self._inherited = dict(handed_over.handles.all())
-        self._next_handle = handed_over.handles.last + 1
         known = self._inodes.survive(handed_over.nodes)
-        for handle, entry in self._inherited.items():
-            self._note_open(handle, entry.inode)
-        for handle in [handle for handle, entry in self._inherited.items() if self._is_needed_at_once(entry.inode)]:
+        self.handles.take_over(handed_over)
+        for handle in [
+            handle for handle, entry in self.handles.inherited.items() if self._is_needed_at_once(entry.inode)
+        ]:
             with suppress(FilesystemError, StoreError):
                 self._at_once(partial(self._files.__getitem__, handle))
         return known
@@ -600,53 +511,16 @@ class Filesystem:
 
     def _is_needed_at_once(self, inode: int) -> bool:
         """Whether an open file takes effect before its next request: it logs accesses, or is written."""
-        return inode == self.access_log_inode or self._is_of(inode, DropFile)
-
-    def _is_of(self, inode: int, *kinds: type | None) -> bool:
-        """Whether the last server gave the inode to a node of one of the kinds; None: the node exists again."""
-        key = self._inodes.inherited(inode)
-        return (None if key is None else key.kind) in kinds
+        return inode == self.access_log_inode or self.handles.is_of(inode, DropFile)
 
     def settle(self) -> None:
         """Publish the files that the last server was about to publish: after `survive`, before the first request."""
         self._drops.settle()
 
-    def takes_positions(self, handle: int) -> bool:
-        """True if O_APPEND writes need an explicit position, so that a write that is sent again is idempotent."""
-        return isinstance(self._files[handle], DropHandle)
-
     def leave(self) -> None:
         """Instead of `close`, after the last request: another server takes over all open files."""
-        assert self._handed_over is not None
-        for handle, file in self._files.items():
-            if (state := file.unpublished(whole=True)) is not None:
-                self._handed_over.handles.save_whole(handle, state)
+        self.handles.hand_over()
         self._background.shutdown(cancel_futures=True)
-
-    def inherited_files(self) -> Iterator[tuple[int, int]]:
-        """Handle and inode of each inherited file whose content the kernel caches."""
-        for handle, entry in self._inherited.items():
-            if entry.inode >= MESSAGE:
-                yield handle, entry.inode
-
-    def holds_bytes(self, handle: int) -> bool:
-        file = self._files.get(handle)
-        if file is not None:
-            return file.is_unfinished
-        return self._handed_over is not None and self._handed_over.handles.has_state(handle)
-
-    def is_synced(self, handle: int) -> bool:
-        """Whether each write through a handle waits for the disk."""
-        return getattr(self._files[handle], "is_synced", False)
-
-    def outcome(self, handle: int, unique: int) -> int | None:
-        """The errno (0: success) of request `unique`, if the last server noted it with the handle's state."""
-        return self._handed_over.handles.outcome(handle, unique) if self._handed_over is not None else None
-
-    def keep(self, handle: int, unique: int, number: int) -> None:
-        """Note a handle's state before a request is answered with errno `number` (0: success)."""
-        if self._handed_over is not None and (file := self._files.get(handle)) is not None:
-            self._handed_over.handles.save(handle, file.unpublished(), unique, number)
 
     @contextmanager
     def already_stored(self, handle: int) -> Iterator[None]:
@@ -654,7 +528,7 @@ class Filesystem:
         survival = self._context.survival
         survival.stored_until = self._store.physical_end
         try:
-            if handle in self._files or handle in self._inherited:
+            if handle in self._files or handle in self.handles.inherited:
                 self._files[handle].was_published()
             yield
         finally:
@@ -668,59 +542,6 @@ class Filesystem:
             yield
         finally:
             self._context.survival.was_begun = False
-
-    def _reopen(self, handle: int) -> OpenFile:
-        """Open a handle of the last server again. EBADF: it had no such handle."""
-        entry = self._inherited.get(handle)
-        if entry is None or entry.is_directory or self._handed_over is None:
-            raise FilesystemError(errno.EBADF)
-        flags = entry.flags & ~os.O_TRUNC
-        file: OpenFile
-        if entry.inode >= MESSAGE:
-            file = self._messages.open(entry.inode)
-        else:
-            with self._reopening(entry.user):
-                file, _ = self._node(entry.inode).open(flags)
-                file.resume(self._handed_over.handles.state(handle))
-        del self._inherited[handle]
-        self._files[handle] = file
-        if entry.inode < COMPUTED:  # an `append` is forgotten with its last handle, so it needs to have all of them
-            for other in [other for other, inherited in self._inherited.items() if inherited.inode == entry.inode]:
-                self._files[other]
-        return file
-
-    @contextmanager
-    def _reopening(self, user: int) -> Iterator[None]:
-        """While open files of a user are opened again: they count to this user, and are never refused."""
-        self._context.survival.is_reopening = True
-        try:
-            with self.accounts.acting_for(user):
-                yield
-        finally:
-            self._context.survival.is_reopening = False
-
-    def _inherited_writer(self, handle: int) -> OpenFile | None:
-        """The file of a handle that was not used since the take-over, if its close has an effect; else None."""
-        entry = self._inherited.get(handle)
-        if entry is None or entry.inode >= COMPUTED:
-            return None
-        if not self._is_of(entry.inode, None, AppendFile, DropFile):  # other nodes need not be made again for a close
-            return None
-        with suppress(FilesystemError, StoreError):
-            if isinstance(self._inodes.nodes[entry.inode], AppendFile | DropFile):
-                return self._files[handle]
-        return None
-
-    def _reopen_directory(self, handle: int) -> Listing:
-        entry = self._inherited.get(handle)
-        if entry is None or not entry.is_directory:
-            raise FilesystemError(errno.EBADF)
-        with self._reopening(entry.user):
-            listing, _ = self._node(entry.inode).opendir()
-        listing.resume()
-        del self._inherited[handle]
-        self._listings[handle] = listing
-        return listing
 
     # extended attributes
 
@@ -792,12 +613,6 @@ class Filesystem:
             self._handed_over.computed_begin = self._computed.begin
         self._parquet.forget_all_but(frozenset())
         return self._inodes.invalidate(lambda _: True)
-
-    def _node(self, inode: int) -> Node:
-        """The node of an inode. EPERM or EROFS for a message or a link to one: they have no nodes."""
-        if inode >= COMPUTED:
-            raise self._context.refusal()
-        return self._inodes.nodes[inode]
 
     def _everything(self, physical_end: int) -> int:
         """The physical offset to wait for so that all that was published is on disk."""

@@ -157,7 +157,8 @@ MAY_IMPORT = {
         "arrow": {"parquet"},
         "jobs": {"interface", "parquet"},
         "spark": {"parquet", "jobs"},
-        "core": {"accounts", "handover", "interface", "tree", "parquet"},
+        "open_handles": {"handover", "interface", "tree"},
+        "core": {"accounts", "handover", "interface", "tree", "parquet", "open_handles"},
         "fuse": {"options", "mount_table", "accounts", "handover", "interface", "tree", "core"},
     },
 }

@@ -209,7 +209,7 @@ class RequestHandlers:
 
     def write(self, unique: int, _: int, request: memoryview) -> None:
         handle, position, size, _, owner, flags = wire.WRITE.unpack_from(request, ARGUMENTS)
-        if flags & os.O_APPEND and not self._core.takes_positions(handle):
+        if flags & os.O_APPEND and not self._core.handles.takes_positions(handle):
             position = AT_END
         physical_end = self._core.write(handle, position, bytes(request[WRITTEN_BYTES:]), owner)
         self._finish(unique, physical_end, wire.taken(unique, size))
@@ -244,7 +244,7 @@ class RequestHandlers:
 
     def release(self, unique: int, _: int, request: memoryview) -> None:
         (handle,) = HANDLE.unpack_from(request, ARGUMENTS)
-        self._core.release(handle)
+        self._core.handles.release(handle)
         self._bodies.released(handle)
         self.published()
         self._send(wire.done(unique))
@@ -332,7 +332,7 @@ class RequestHandlers:
         self._send(wire.header(unique, len(listed)) + listed)
 
     def releasedir(self, unique: int, _: int, request: memoryview) -> None:
-        self._core.releasedir(HANDLE.unpack_from(request, ARGUMENTS)[0])
+        self._core.handles.release_directory(HANDLE.unpack_from(request, ARGUMENTS)[0])
         self._send(wire.done(unique))
 
     def fsyncdir(self, unique: int, _: int, request: memoryview) -> None:
@@ -359,7 +359,7 @@ class JournaledHandlers(RequestHandlers):
         self._wrap(self._once, Opcode.WRITE)
         self._wrap(self._once_if_needed, Opcode.FLUSH, Opcode.FSYNC, Opcode.RELEASE)
         self._wrap(self._named_once, Opcode.MKDIR, Opcode.CREATE, Opcode.UNLINK, Opcode.RENAME, Opcode.RENAME2)
-        for handle, inode in core.inherited_files():
+        for handle, inode in core.handles.inherited_files():
             self._bodies.opened(inode, handle, None)
 
     def _wrap(self, once: Callable[[Handler, int, int, memoryview], None], *opcodes: Opcode) -> None:
@@ -374,7 +374,7 @@ class JournaledHandlers(RequestHandlers):
             handler(unique, inode, request)
 
     def _once_if_needed(self, handler: Handler, unique: int, inode: int, request: memoryview) -> None:
-        if unique & RESENT or self._core.holds_bytes(HANDLE.unpack_from(request, ARGUMENTS)[0]):
+        if unique & RESENT or self._core.handles.holds_bytes(HANDLE.unpack_from(request, ARGUMENTS)[0]):
             self._once(handler, unique, inode, request)
         else:
             handler(unique, inode, request)
@@ -413,7 +413,7 @@ class JournaledHandlers(RequestHandlers):
             slow.work = partial(journal.run, slot, slow.work)
             raise
         except Exception as error:
-            self._core.keep(handle, unique & ~RESENT, errno_of(error) or errno.EIO)
+            self._core.handles.keep(handle, unique & ~RESENT, errno_of(error) or errno.EIO)
             raise
         finally:
             self._handle = 0
@@ -430,7 +430,7 @@ class JournaledHandlers(RequestHandlers):
             self.by_opcode[opcode](unique, inode, request)
             return
         if opcode in (Opcode.RELEASE, Opcode.RELEASEDIR):
-            self._core.drop_handle(HANDLE.unpack_from(request, ARGUMENTS)[0])
+            self._core.handles.drop(HANDLE.unpack_from(request, ARGUMENTS)[0])
         uid, _, pid = wire.CALLER.unpack_from(request, wire.CALLER_BEGIN)
         path = f"inode:{inode}" if inode >= COMPUTED else self._core.path_of(inode)  # reading it may kill again
         operation = f"{wire.operation_name(opcode)} of {escaped(below(path, opcode, request), MOST_PATH_CHARACTERS)}"
@@ -443,10 +443,10 @@ class JournaledHandlers(RequestHandlers):
             return False
         until, outcome = self._journal.done_until(slot), None
         if until is None:
-            outcome = self._core.outcome(handle, unique & ~RESENT)
+            outcome = self._core.handles.outcome(handle, unique & ~RESENT)
             if outcome is None:
                 return False
-            until = self._store.physical_end if opcode == Opcode.FSYNC or self._core.is_synced(handle) else 0
+            until = self._store.physical_end if opcode == Opcode.FSYNC or self._core.handles.is_synced(handle) else 0
         if outcome:
             raise FilesystemError(outcome)
         is_write = opcode == Opcode.WRITE
@@ -456,7 +456,7 @@ class JournaledHandlers(RequestHandlers):
 
     def _finish(self, unique: int, physical_end: int, reply: bytes) -> None:
         if self._handle:
-            self._core.keep(self._handle, unique & ~RESENT, 0)
+            self._core.handles.keep(self._handle, unique & ~RESENT, 0)
             self._journal.done(unique, physical_end)
         super()._finish(unique, physical_end, reply)
 

@@ -26,7 +26,7 @@ from fsstore.interface import (
 )
 from fsstore.tree.attributes import AttributeFactory
 from fsstore.tree.deferred import DoneInThread
-from fsstore.tree.inodes import ComputedInodes, InodeTable
+from fsstore.tree.inodes import COMPUTED, ComputedInodes, InodeTable
 from fsstore.tree.listing import Listing, NamesListing
 from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
 from fsstore.tree.names import never_exists
@@ -258,6 +258,12 @@ class Context:
     def refusal(self, reason: str = "") -> FilesystemError:
         """The error for changing the tree by anything but publishing."""
         return FilesystemError(errno.EROFS) if self.read_only else FilesystemError(errno.EPERM, reason)
+
+    def node(self, inode: int) -> Node:
+        """The node of an inode. EPERM or EROFS for a message or a link to one: they have no nodes."""
+        if inode >= COMPUTED:
+            raise self.refusal()
+        return self.inodes.nodes[inode]
 
     def must_be_writable(self) -> None:
         """EROFS if nothing can be published."""

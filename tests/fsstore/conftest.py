@@ -54,7 +54,7 @@ class Mount:
         while piece := bytes(patiently(self.fs.read, handle, len(text), request_bytes)):
             text += piece
         self.fs.flush(handle)
-        self.fs.release(handle)
+        self.fs.handles.release(handle)
         return text
 
     def publish(self, path: str | bytes, *requests: bytes) -> None:
@@ -65,7 +65,7 @@ class Mount:
                 patiently(self.fs.write, handle, AT_END, request)
             patiently(self.fs.flush, handle)
         finally:
-            patiently(self.fs.release, handle)
+            patiently(self.fs.handles.release, handle)
 
     def readlink(self, path: str | bytes) -> str:
         return os.fsdecode(self.fs.readlink(self.stat(path).inode))
@@ -84,7 +84,7 @@ class Mount:
                 rows = zip(batch.names.tolist(), batch.inodes.tolist(), batch.sizes.tolist(), strict=True)
                 shown |= {name: (inode, size) for name, inode, size in rows}
                 position = int(batch.next_positions[-1])
-        self.fs.releasedir(handle)
+        self.fs.handles.release_directory(handle)
         return shown
 
     def ls(self, path: str | bytes) -> list[str]:

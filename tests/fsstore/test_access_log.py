@@ -45,10 +45,10 @@ def test_each_reader_has_its_own_lines_from_when_it_opened_it(mount: Mount) -> N
     log.add(b"two\n")
     assert (read(mount, first), read(mount, second)) == (b"one\ntwo\n", b"two\n")
     assert read(mount, first) == b""
-    mount.fs.release(first)
+    mount.fs.handles.release(first)
     log.add(b"three\n")
     assert read(mount, second, 3) + read(mount, second, 1) + read(mount, second) == b"three\n"
-    mount.fs.release(second)
+    mount.fs.handles.release(second)
     assert changes == [True, True, True, False]
 
 
@@ -75,7 +75,7 @@ def test_readers_are_within_the_memory_budget(mount: Mount) -> None:
     handles = [mount.open(LOG).handle for _ in range(3)]
     assert mount.fs.memory.used["reports"] == 3 * BUFFER_BYTES
     for handle in handles:
-        mount.fs.release(handle)
+        mount.fs.handles.release(handle)
     assert mount.fs.memory.used["reports"] == 0
     for _ in range(BUDGET_BYTES // 2 // BUFFER_BYTES):
         mount.open(LOG)
@@ -122,9 +122,9 @@ def test_handlers_are_the_plain_ones_while_nobody_reads(mount: Mount) -> None:
         assert set(handlers.values()) == {plain}
         first, second = mount.open(LOG).handle, mount.open(LOG).handle
         assert plain not in handlers.values()
-        mount.fs.release(first)
+        mount.fs.handles.release(first)
         assert plain not in handlers.values()
-        mount.fs.release(second)
+        mount.fs.handles.release(second)
         assert set(handlers.values()) == {plain}
 
     trio.run(swap)

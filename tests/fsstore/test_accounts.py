@@ -174,7 +174,7 @@ def test_names_that_are_open_stay_and_those_that_are_forgotten_count_no_more(few
     for number in range(100):
         seen_by_kernel(mount, ANN, f"orders/append@keys={number}")
     mount.fs.write(handle, AT_END, b"still here\n")
-    mount.fs.release(handle)
+    mount.fs.handles.release(handle)
     assert mount.cat("orders/0/1") == b"still here"
 
 
@@ -221,7 +221,7 @@ def test_who_begins_too_much_is_refused_and_others_go_on(mount: Mount, store: Fa
     assert mount.fs.memory.used["messages_begun"] == 5 * (256 << 10)
     for handle in (*handles, other):
         mount.fs.flush(handle)
-        mount.fs.release(handle)
+        mount.fs.handles.release(handle)
     assert mount.fs.accounts.held(ANN, Resource.HELD_BYTES) == 0
     assert mount.fs.memory.used["messages_begun"] == 0
 

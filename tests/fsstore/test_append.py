@@ -52,7 +52,7 @@ def test_an_unterminated_line_is_published_by_fsync_and_by_close(mount: Mount, s
     mount.fs.write(handle, AT_END, b"rest")
     mount.fs.flush(handle)
     mount.fs.flush(handle)
-    mount.fs.release(handle)
+    mount.fs.handles.release(handle)
     assert store.bodies("orders", 0) == [b"half", b"rest"]
 
 
@@ -159,7 +159,7 @@ def test_a_line_over_the_limit_breaks_the_handle_until_it_is_closed(small: tuple
         assert refused.value.errno == errno.EFBIG
     with pytest.raises(FilesystemError):
         mount.fs.flush(handle)
-    mount.fs.release(handle)
+    mount.fs.handles.release(handle)
     assert store.bodies("orders", 0) == []
     mount.publish("orders/0/append", b"fine\n")
     assert store.bodies("orders", 0) == [b"fine"]
@@ -211,7 +211,7 @@ def test_a_rest_that_close_cannot_publish_is_reported_and_not_published_behind_o
     with pytest.raises(StoreFullError):
         mount.fs.flush(handle)
     store.put_error = None
-    mount.fs.release(handle)
+    mount.fs.handles.release(handle)
     assert store.bodies("orders", 0) == []
 
 
@@ -290,9 +290,9 @@ def test_a_queues_append_and_its_stream_show_one_number_wherever_the_queue_begin
 def test_an_append_costs_nothing_once_its_last_handle_is_closed(mount: Mount) -> None:
     inode = mount.stat("orders/0/append@keys=K").inode
     first, second = (mount.fs.open(inode, flags).handle for flags in (os.O_WRONLY, os.O_RDONLY))
-    mount.fs.release(first)
+    mount.fs.handles.release(first)
     assert mount.fs.getattr(inode).inode
-    mount.fs.release(second)
+    mount.fs.handles.release(second)
     assert refused_with(lambda: mount.fs.getattr(inode)) == errno.ESTALE
     mount.fs.forget(inode, 1)
     assert mount.stat("orders/0/append@keys=K").inode != inode
@@ -329,7 +329,7 @@ class File:
         try:
             self._fs.flush(self.handle, owner)
         finally:
-            self._fs.release(self.handle)
+            self._fs.handles.release(self.handle)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -483,7 +483,7 @@ def test_what_was_begun_before_a_refused_write_is_published_by_a_close_only_when
         if comes_again:
             mount.fs.write(handle, AT_END, rest)
             mount.fs.flush(handle)
-        mount.fs.release(handle)
+        mount.fs.handles.release(handle)
     assert [body.rstrip() for body in store.bodies("orders", 0)] == [b"half, whole"]
 
 
@@ -492,7 +492,7 @@ def test_a_close_after_a_refused_write_succeeds_where_nothing_was_begun(mount: M
     mount.fs.write(handle, AT_END, b"whole\n")
     mount.fs.write_refused(handle, 7, errno.ENOSPC)
     mount.fs.flush(handle)
-    mount.fs.release(handle)
+    mount.fs.handles.release(handle)
     assert store.bodies("orders", 0) == [b"whole"]
 
 

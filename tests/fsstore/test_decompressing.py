@@ -89,7 +89,7 @@ def cat(mount: Mount, path: str, piece: int = 1 << 17) -> bytes:
     text = b""
     while some := bytes(in_threads(mount.fs.read, handle, len(text), piece)):
         text += some
-    mount.fs.release(handle)
+    mount.fs.handles.release(handle)
     return text
 
 

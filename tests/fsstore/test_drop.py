@@ -45,7 +45,7 @@ class Dropping(Mount):
         _, opened = self.create(name, user)
         if body:
             patiently(self.fs.write, opened.handle, 0, body)
-        patiently(self.fs.release, opened.handle)
+        patiently(self.fs.handles.release, opened.handle)
 
     def remove(self, name: str) -> None:
         patiently(self.fs.unlink, self.stat(DROP).inode, name.encode())
@@ -102,7 +102,7 @@ def test_a_file_that_was_removed_or_published_is_forgotten(mount: Dropping, stor
         made, opened = mount.create(f".{number}")
         mount.remove(f".{number}")
         mount.fs.forget(made.inode, 3)
-        patiently(mount.fs.release, opened.handle)
+        patiently(mount.fs.handles.release, opened.handle)
         mount.drop(f"file-{number}", b"body")
         mount.fs.forget(mount.stat(f"{DROP}/file-{number}").inode, 3)
     store.flush()
@@ -124,7 +124,7 @@ def test_who_has_too_many_files_open_is_refused_alone(few: None, store: MessageS
     mount.drop("of-bob", b"bob", BOB)
     assert mount.bodies() == [b"bob"]
     for opened in held:
-        patiently(mount.fs.release, opened.handle)
+        patiently(mount.fs.handles.release, opened.handle)
     assert mount.held(Resource.DESCRIPTORS) == 0
     mount.drop("of-alice", b"alice")
 
@@ -146,7 +146,7 @@ def test_a_file_that_found_no_room_is_cut_to_nothing_and_its_writer_is_told(
     assert refused_with(lambda: patiently(write, 5, b"and more")) == errno.ENOSPC
     monkeypatch.undo()
     assert refused_with(lambda: patiently(write, 13, b"end")) == errno.ENOSPC
-    patiently(mount.fs.release, opened.handle)
+    patiently(mount.fs.handles.release, opened.handle)
     assert (mount.stat(f"{DROP}/file").size, mount.bodies()) == (0, [])
     mount.drop("file-again", b"whole")
     assert mount.bodies() == [b"whole"]
@@ -157,7 +157,7 @@ def test_a_file_of_which_a_write_was_refused_before_it_came_to_it_is_cut_to_noth
     patiently(mount.fs.write, opened.handle, 0, b"begin")
     mount.fs.write_refused(opened.handle, 7, errno.ENOBUFS)
     assert refused_with(lambda: patiently(mount.fs.write, opened.handle, 5, b"end")) == errno.ENOBUFS
-    patiently(mount.fs.release, opened.handle)
+    patiently(mount.fs.handles.release, opened.handle)
     assert (mount.stat(f"{DROP}/file").size, mount.bodies()) == (0, [])
 
 
@@ -178,7 +178,7 @@ def test_who_has_too_many_files_waiting_is_refused_alone(few: None, store: Messa
     mount.drop(".last")
     handle = mount.open(f"{DROP}/published", os.O_WRONLY).handle
     assert refused_with(lambda: patiently(mount.fs.write, handle, 0, b"again")) == errno.EDQUOT
-    patiently(mount.fs.release, handle)
+    patiently(mount.fs.handles.release, handle)
     assert mount.cat(f"{DROP}/published") == b"alice"
     assert mount.bodies() == [b"bob", b"alice"]
 
@@ -269,7 +269,7 @@ def test_a_file_that_is_open_without_a_name_can_be_given_away(mount: Dropping) -
     mount.remove(".gone")
     patiently(mount.fs.setattr, made.inode, None, None, replace_wanted(mode=0o644))
     assert stat.S_IMODE(mount.fs.getattr(made.inode).mode) == 0o644
-    patiently(mount.fs.release, opened.handle)
+    patiently(mount.fs.handles.release, opened.handle)
 
 
 def replace_wanted(**wanted: int) -> object:
@@ -308,7 +308,7 @@ def test_a_file_is_there_while_a_thread_puts_it(
     made, opened = mount.create(name)
     mount.fs.write(opened.handle, 0, body)
     box = mount.stat(DROP).inode
-    request: Callable[[], object] = lambda: mount.fs.release(opened.handle)  # noqa: E731 - one of two
+    request: Callable[[], object] = lambda: mount.fs.handles.release(opened.handle)  # noqa: E731 - one of two
     if way == "rename":
         request()
         request = lambda: mount.fs.rename(box, b".long", box, b"long", 0)  # noqa: E731
@@ -365,7 +365,7 @@ def test_a_reopened_handle_is_refused_to_nobody(few: None, store: MessageStore) 
     for _ in range(3):
         mount.open(f"{DROP}/.file")
     assert refused_with(lambda: mount.open(f"{DROP}/.file")) == errno.EMFILE
-    with mount.fs._reopening(ALICE):
+    with mount.fs.handles._reopening(ALICE):
         mount.open(f"{DROP}/.file")
     assert mount.held(Resource.DESCRIPTORS) == 4
 
@@ -380,7 +380,7 @@ def test_the_next_server_is_told_of_open_files_alone_and_whose_they_are(store: M
     first.drop(".waits")
     again_opened = patiently(first.fs.open, first.stat(f"{DROP}/.waits").inode, os.O_RDONLY)
     assert [text.kind for _, text, *_ in records.nodes.all()].count("DropFile") == 2
-    patiently(first.fs.release, again_opened.handle)
+    patiently(first.fs.handles.release, again_opened.handle)
     assert [number for number, text, *_ in records.nodes.all() if text.kind == "DropFile"] == [made.inode]
     first.fs._background.shutdown(cancel_futures=True)
     later = Dropping(store)
@@ -391,7 +391,7 @@ def test_the_next_server_is_told_of_open_files_alone_and_whose_they_are(store: M
     assert later.stat(f"{DROP}/.open").inode == made.inode
     assert later.stat(f"{DROP}/.waits").inode > made.inode
     patiently(later.fs.write, opened.handle, 0, b"goes on")
-    patiently(later.fs.release, opened.handle)
+    patiently(later.fs.handles.release, opened.handle)
     assert later.cat(f"{DROP}/.open") == b"goes on"
     assert later.held(Resource.DESCRIPTORS) == 0
     os.close(memory)

@@ -102,7 +102,7 @@ def test_a_long_request_that_fails_takes_nothing_and_can_be_sent_again(mount: Mo
 def test_a_long_rest_is_published_in_a_thread_at_the_end(mount: Mount, store: FakeStore, name: str, end: str) -> None:
     handle = opened(mount, name)
     mount.fs.write(handle, AT_END, LONG_JSON[:-1], 1)
-    ending = (lambda: mount.fs.flush(handle, 1)) if end == "flush" else (lambda: mount.fs.release(handle))
+    ending = (lambda: mount.fs.flush(handle, 1)) if end == "flush" else (lambda: mount.fs.handles.release(handle))
     slow(ending).work()
     ending()
     assert store.bodies("orders", 0) == [b"\n" * 100_000]
@@ -127,7 +127,7 @@ def test_who_publishes_is_not_refused_for_what_others_have_begun_but_for_what_th
     mount.fs.write(handles[0], AT_END, b"x" * 4 * len(SHORT_LINES))
     slow(lambda: mount.fs.write(handles[1], AT_END, SHORT_LINES))
     assert refused_with(lambda: mount.fs.write(handles[2], AT_END, SHORT_LINES)) == errno.ENOBUFS
-    mount.fs.release(handles[1])
+    mount.fs.handles.release(handles[1])
     slow(lambda: mount.fs.write(handles[2], AT_END, SHORT_LINES))
 
 

@@ -90,7 +90,7 @@ def test_messages_without_an_end_are_refused_and_nothing_is_lost(small: Mount, s
     for handle in taken:
         patiently(small.fs.write, handle, -1, end)
         small.fs.flush(handle)
-        small.fs.release(handle)
+        small.fs.handles.release(handle)
     assert small.fs.memory.used[Purpose.MESSAGES_BEGUN] == 0
     small.fs.write(refused, -1, piece)
     patiently(small.fs.write, refused, -1, end)
@@ -113,7 +113,7 @@ def test_a_refused_request_publishes_nothing_of_itself(small: Mount, store: Fake
     handle = small.open("orders/0/append", os.O_WRONLY | os.O_APPEND).handle
     assert refused_with(lambda: small.fs.write(handle, -1, b"whole\n" + b"y" * 100_000)) == errno.ENOBUFS
     assert store.bodies("orders", 0) == []
-    patiently(small.fs.release, hog)
+    patiently(small.fs.handles.release, hog)
     small.fs.write(handle, -1, b"whole\n" + b"y" * 100_000)
     small.fs.flush(handle)
     assert store.bodies("orders", 0)[1:] == [b"whole", b"y" * 100_000]
@@ -129,7 +129,7 @@ def test_texts_of_reports_that_are_known_or_open_are_counted(mount: Mount) -> No
     assert refused_with(lambda: mount.fs.open(inode, os.O_RDONLY)) == errno.ENOBUFS
     assert refused_with(lambda: mount.stat("@store/status.json")) == errno.ENOBUFS
     for handle in handles:
-        mount.fs.release(handle)
+        mount.fs.handles.release(handle)
     mount.fs.forget(inode, 1)
     assert mount.fs.memory.used[Purpose.REPORTS] == 0
 
@@ -153,7 +153,7 @@ def test_a_key_of_many_messages_is_listed_as_numbers(real: Mount) -> None:
     wanted = [b"%d-%020d" % (queue, offset) for queue in (1, 2, 3) for offset in range(5_000)]
     assert names == wanted
     assert real.fs.memory.used[Purpose.LISTINGS] == PLACE_BYTES * len(wanted)
-    real.fs.releasedir(handle)
+    real.fs.handles.release_directory(handle)
     assert real.fs.memory.used[Purpose.LISTINGS] == 0
 
 
@@ -178,7 +178,7 @@ def test_streams_give_their_buffers_up_to_each_other(real: Mount) -> None:
             assert bytes(patiently(real.fs.read, handle, position, 1 << 17)) == text[position : position + (1 << 17)]
             assert real.fs.memory.used[Purpose.STREAMS] <= 16 << 20
     for handle in handles:
-        real.fs.release(handle)
+        real.fs.handles.release(handle)
     assert real.fs.memory.used[Purpose.STREAMS] == 0
 
 

@@ -60,7 +60,7 @@ def test_looking_up_and_opening_a_message_reads_its_record_once(mount: Mount, st
     inode = mount.fs.lookup(queue, b"0").inode
     handle = mount.fs.open(inode, os.O_RDONLY).handle
     mount.fs.read(handle, 0, 4096)
-    mount.fs.release(handle)
+    mount.fs.handles.release(handle)
     assert store.gets - before == 1
 
 
@@ -81,7 +81,7 @@ def test_a_large_body_is_read_from_the_page_which_is_held_until_release(mount: M
     assert store.held == [put.physical_offset]
     assert bytes(mount.fs.read(opened.handle, 4000, 100_000)) == body[4000:]
     assert isinstance(mount.fs.read(opened.handle, 0, 10), memoryview)
-    mount.fs.release(opened.handle)
+    mount.fs.handles.release(opened.handle)
     assert store.held == []
 
 
@@ -134,7 +134,7 @@ def test_an_open_message_keeps_its_attributes_after_it_expired(mount: Mount, sto
     after = mount.fs.getattr(before.inode)
     assert (after.inode, after.size, after.mtime_ns) == (before.inode, before.size, before.mtime_ns)
     assert after.attr_timeout <= 1  # the kernel asks again once it is closed
-    mount.fs.release(handle)
+    mount.fs.handles.release(handle)
     with pytest.raises(FilesystemError):
         mount.fs.getattr(before.inode)
 

@@ -78,7 +78,7 @@ def once(mount: ParquetMount) -> tuple[tuple[bool, bool], list[str]]:
     """Open, list, close: what was said, and the names."""
     directory = opened(mount)
     names = listed(mount, directory)
-    mount.fs.releasedir(directory.handle)
+    mount.fs.handles.release_directory(directory.handle)
     return said(directory), names
 
 
@@ -139,7 +139,7 @@ def test_a_newer_listing_stays_beside_the_cache_while_an_older_one_is_open(
     assert before[:-1] == after[:-1]
     assert before[-1] != after[-1]
     assert listed(mount, older) == before
-    mount.fs.releasedir(older.handle)
+    mount.fs.handles.release_directory(older.handle)
     assert once(mount) == (FILLS, after)
     assert once(mount) == (REUSES, after)
 
@@ -171,7 +171,7 @@ def test_a_rewound_listing_shows_the_names_of_its_open_if_the_kernel_caches_them
 def test_a_listing_that_was_not_read_to_its_end_is_filled_up(mount: ParquetMount) -> None:
     directory = opened(mount)
     mount.fs.readdir(directory.handle, 0, 1)
-    mount.fs.releasedir(directory.handle)
+    mount.fs.handles.release_directory(directory.handle)
     assert once(mount)[0] == REUSES
 
 

@@ -59,7 +59,7 @@ class ParquetMount(Mount):
         text = b""
         while piece := self.read(handle, len(text), request_bytes):
             text += piece
-        self.fs.release(handle)
+        self.fs.handles.release(handle)
         return text
 
     def parquet(self) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def test_large_and_binary_bodies_come_back_byte_for_byte(real: Mount, open_store
         for start in range(0, len(body), 1 << 20):
             real.fs.write(handle, start, body[start : start + (1 << 20)])
         patiently(real.fs.flush, handle)
-        real.fs.release(handle)
+        real.fs.handles.release(handle)
         assert real.stat(f"orders/0/{number}").size == len(body)
         assert real.cat(f"orders/0/{number}") == body
     assert real.cat("orders/0.log") == b"".join(body + b"\n" for body in bodies)

@@ -169,7 +169,7 @@ def test_what_a_process_that_is_gone_has_left(mount: Mount) -> None:
     handle = mount.open("orders/append@format=json", os.O_WRONLY).handle
     mount.fs.write(handle, AT_END, b'{"body":"whole"}\n{"body"', 1)
     mount.fs.flush(handle, 2)
-    mount.fs.release(handle)
+    mount.fs.handles.release(handle)
     assert only_line(mount)[1:5] == ["-", "orders/append@format=json", "2", "-"]
 
 

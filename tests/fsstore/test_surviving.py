@@ -64,7 +64,7 @@ def test_names_that_are_looked_up_are_a_share_and_nothing_that_outlives_the_daem
     assert stale.value.errno == errno.ESTALE
     surviving.fs.forget(first, 1)
     surviving.fs.write(handle, 0, b"line\n")
-    surviving.fs.release(handle)
+    surviving.fs.handles.release(handle)
     surviving.publish("t/append@keys=0", b"line\n")
     surviving.fs.accounts.caller = BOB
     surviving.publish("t/append@keys=0", b"line\n")
@@ -75,7 +75,7 @@ def test_a_user_who_has_a_share_of_names_open_gets_no_more(surviving: Mount) -> 
     with pytest.raises(FilesystemError) as refused:
         surviving.stat("t/append@keys=more")
     assert refused.value.errno == errno.ENOBUFS
-    surviving.fs.release(handles[0])
+    surviving.fs.handles.release(handles[0])
     surviving.stat("t/append@keys=more")
 
 
@@ -96,8 +96,8 @@ def test_names_are_counted_to_the_same_user_after_a_restart(surviving: Mount, me
     again.fs.survive(Handover(memory))
     assert again.fs.accounts.held(ANN, Resource.NAMES) == 3
     assert again.fs.accounts.held(ANN, Resource.HANDOVER_BYTES) > 0
-    again.fs.releasedir(listing)
-    again.fs.release(handle)
+    again.fs.handles.release_directory(listing)
+    again.fs.handles.release(handle)
     assert again.fs.accounts.held(ANN, Resource.HANDOVER_BYTES) < QUANTUM_BYTES
     assert again.fs.accounts.held(ANN, Resource.NAMES) == 2
 
@@ -107,7 +107,7 @@ def test_half_a_message_is_not_published_by_the_next_server(surviving: Mount, me
     """Whichever of them refused the write behind it, perhaps before it came to the file."""
     handle = surviving.open("t/append", os.O_WRONLY).handle
     surviving.fs.write(handle, AT_END, b"half")
-    surviving.fs.keep(handle, 6, 0)
+    surviving.fs.handles.keep(handle, 6, 0)
     if is_known:
         surviving.fs.write_refused(handle, 7, errno.ENOSPC)
     again = Mount(surviving.fs._store)
@@ -117,7 +117,7 @@ def test_half_a_message_is_not_published_by_the_next_server(surviving: Mount, me
     with pytest.raises(FilesystemError) as refused:
         again.fs.flush(handle)
     assert refused.value.errno == errno.ENOSPC
-    again.fs.release(handle)
+    again.fs.handles.release(handle)
     assert surviving.fs._store.bounds("t", 0).max_offset == 200
 
 
@@ -133,6 +133,6 @@ def test_opens_beyond_a_share_are_refused_and_leave_nothing(surviving: Mount, me
     surviving.publish("t/append", b"line\n")
     surviving.fs.accounts.caller = ANN
     for handle in handles:
-        surviving.fs.release(handle)
+        surviving.fs.handles.release(handle)
     surviving.publish("t/append", b"line\n")
     assert Handover(memory).figures().handles == 0

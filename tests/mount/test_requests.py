@@ -58,6 +58,7 @@ class ScriptedCore:
 
     def __init__(self, *script: object) -> None:
         self._script = list(script)
+        self.handles = self
 
     def __getattr__(self, _: str) -> Callable[..., object]:
         def method(*arguments: object, **named: object) -> object:
@@ -186,6 +187,7 @@ class NotingCore:
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
         self.places_all = False
+        self.handles = self
 
     def takes_positions(self, _: int) -> bool:
         return self.places_all
@@ -235,6 +237,9 @@ class InheritedHandle:
 
     opens_unasked = False
     accounts = Accounts(0)
+
+    def __init__(self) -> None:
+        self.handles = self
 
     def inherited_files(self) -> list[tuple[int, int]]:
         return []
