@@ -1,7 +1,7 @@
 """Checking consume queues: what a rebuild would write, compared with what is there.
 
 The dispatcher that feeds a store feeds these queues, which store nothing: they compare. An entry whose size is none
-ends its queue before that (`valid_prefix` in `engine.log.entries`). Kinds of findings are in `engine.results`.
+ends its queue before that (`valid_prefix` in `engine.derived.queue_end`). Kinds of findings are in `engine.results`.
 """
 
 from __future__ import annotations

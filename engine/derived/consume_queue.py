@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.deadline import check_deadline
+from engine.derived.queue_end import ends_at, holds_more, scanned_end, searched_end, shown_prefix, unbroken_tail
 from engine.derived.remade import MOST_RUNS, Make, Run
 from engine.errors import QueueGapError, ReadError, RefusedReadError, RetiredFileError, UnreadableRangeError
 from engine.files.mapped_file import PAGE_BYTES, Access
@@ -26,15 +27,9 @@ from engine.log.entries import (
     ENTRY_STRUCT,
     PRE_BLANK_SIZE,
     Entries,
-    ends_at,
-    holds_more,
     is_pre_blank,
     record_end,
-    scanned_end,
-    searched_end,
-    shown_prefix,
     starts_from,
-    unbroken_tail,
 )
 from engine.record.header import MAX_OFFSET
 from engine.record.kernel.append import QueueEnd

@@ -22,9 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from engine.derived.consume_queue import ConsumeQueue
-from engine.errors import ReadOnlyStoreError
-from engine.log.commit_log import CommitLog
+from engine.errors import QueueGapError, ReadOnlyStoreError
 from engine.log.delay import SCHEDULE_TOPIC, tags_code
 from engine.log.entries import ENTRY, Entries
 from engine.log.sequence import all_or, equal_groups, queue_groups, queued_rows
@@ -34,12 +32,16 @@ from engine.record.inner_batch import may_be_wrapper
 from engine.record.kernel.append import DispatchEnd
 from engine.record.kernel.encode import EncodedBatch
 from engine.record.scan import ScannedRecords
-from engine.results import NewestRecord, PutResult
+from engine.results import DamagedRange, NewestRecord, PutResult
 from engine.settings.delay_levels import DelayLevels
 
 if TYPE_CHECKING:
+    from engine.derived.consume_queue import ConsumeQueue
     from engine.derived.consume_queues import ConsumeQueues
     from engine.derived.index import Index
+    from engine.files.file_queue import FileQueue
+    from engine.log.commit_log import CommitLog
+    from engine.log.sequence import Suspect
 
 log = logging.getLogger(__name__)
 
@@ -224,6 +226,62 @@ class BufferedDispatcher(WriteDispatcher):
             held.dispatch()
             for queue, count in held.counts.items():
                 queue.pending -= count
+
+
+# what a scan finds past damage
+
+Keep = Callable[[str, int, int, Entries], None]
+"""Puts right entries for lost numbers of a queue (topic, queue id), from a queue offset on."""
+
+
+def dispatch_scanned(
+    dispatcher: Dispatcher,
+    queues: ConsumeQueues,
+    log_files: FileQueue,
+    found: ScannedRecords,
+    damaged: Sequence[DamagedRange],
+    keep: Keep = lambda topic, queue_id, first, entries: None,
+) -> list[tuple[str, int]]:
+    """Dispatch what a scan of the log found, past numbers that damage took; the queues that it belongs to."""
+    while True:
+        try:
+            return dispatcher.put_scanned(found)
+        except QueueGapError as gap:
+            _fill_gap(queues.get_or_create(gap.topic, gap.queue_id), gap, damaged, log_files, keep)
+
+
+def take_back(queues: ConsumeQueues, suspect: Suspect) -> None:
+    """A dispatched record had a wrong queue offset."""
+    queue = queues.get(suspect.topic, suspect.queue_id)
+    if queue is not None:
+        queue.drop_from(suspect.expected)
+
+
+def _fill_gap(
+    queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedRange], log: FileQueue, keep: Keep
+) -> None:
+    """Give queue offsets whose records are lost entries that lead to where they were: they read as damaged."""
+    start, size = _lost_range(queue, gap, damaged, log)
+    entries = np.zeros(gap.found - gap.expected, ENTRY)
+    entries["physical_offset"], entries["size"] = start, size
+    keep(gap.topic, gap.queue_id, gap.expected, entries)
+    queue.append(queue.max_offset, entries)
+
+
+def _lost_range(
+    queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedRange], log: FileQueue
+) -> tuple[int, int]:
+    """The first damaged range between the gap's two records, within one file, less what frames a record; else the
+    record before the gap, or the one after it."""
+    file_bytes = log.file_bytes
+    for damage in damaged:
+        if queue.physical_end <= damage.start < gap.physical_offset:
+            end = min(damage.end, damage.start - damage.start % file_bytes + file_bytes)
+            start = min(damage.start + log.framing.header_bytes, end - 1)
+            return start, end - start
+    if queue.newest_physical_offset < 0:
+        return gap.physical_offset, gap.size
+    return queue.newest_physical_offset, queue.physical_end - queue.newest_physical_offset
 
 
 # the rows of a scan, by queue

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.derived.checkpoint import read_checkpoint, read_committed_entry
-from engine.derived.consume_queue import ConsumeQueue
 from engine.derived.coverage import index_start, queues_complete, shows_multi_dispatch
 from engine.derived.deleted_topics import DeletedTopics
+from engine.derived.dispatch import dispatch_scanned, take_back
 from engine.derived.marks import QueueExtents, RecoveryPoint, queue_extent, read_clean_mark, read_recovery_point
-from engine.errors import QueueGapError, ReadError, RefusedReadError
+from engine.errors import ReadError, RefusedReadError
 from engine.files.file_queue import FileQueue
 from engine.files.file_scan import written_ns
 from engine.files.layout import StoreLayout
@@ -36,20 +36,18 @@ from engine.log.commit_log import CommitLog
 from engine.log.entries import ENTRY, Entries
 from engine.log.evidence import Evidence, QueueEvidence, read_evidence, with_entries
 from engine.log.scan import LogScan
-from engine.log.sequence import SPARE, Seed, Suspect
+from engine.log.sequence import SPARE, Seed
 from engine.log.tombstone import fits_tombstone, keep_bytes, write_tombstone
 from engine.log.unread import Range, UnreadRanges, keep_entries, parts_of
 from engine.open.quarantine import DAMAGED, keep_records, quarantine, written_after
 from engine.record.header import MIN_RECORD_BYTES
 from engine.record.log_framing import Framing
 from engine.record.record import decode_record
-from engine.record.scan import ScannedRecords
 from engine.results import DamagedRange, DamageKind, NewestRecord, RecoveryReport
 from engine.settings.config import RecoveryProgress
 
 if TYPE_CHECKING:
     from engine.derived.consume_queues import ConsumeQueues
-    from engine.derived.dispatch import Dispatcher
     from engine.open.store_files import StoreFiles
 
 REWRITTEN_ZEROS = 16 << 20
@@ -59,9 +57,6 @@ TRUSTED_FILES = 3
 """After a clean close by RocketMQ the newest files are read all the same, as RocketMQ reads them."""
 
 Progress = Callable[[RecoveryProgress], None]
-
-Keep = Callable[[str, int, int, Entries], None]
-"""Puts right entries for lost numbers of a queue (topic, queue id), from a queue offset on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -555,56 +550,6 @@ def first_store_ms(file: MappedFile, framing: Framing) -> int:
         return decode_record(file.pages()[position:], file.start + position, verify=False).store_time_ms
     except ReadError:
         return 0
-
-
-def dispatch_scanned(
-    dispatcher: Dispatcher,
-    queues: ConsumeQueues,
-    log_files: FileQueue,
-    found: ScannedRecords,
-    damaged: Sequence[DamagedRange],
-    keep: Keep = lambda topic, queue_id, first, entries: None,
-) -> list[tuple[str, int]]:
-    """Dispatch what a scan of the log found, past numbers that damage took; the queues that it belongs to."""
-    while True:
-        try:
-            return dispatcher.put_scanned(found)
-        except QueueGapError as gap:
-            _fill_gap(queues.get_or_create(gap.topic, gap.queue_id), gap, damaged, log_files, keep)
-
-
-def take_back(queues: ConsumeQueues, suspect: Suspect) -> None:
-    """A dispatched record had a wrong queue offset."""
-    queue = queues.get(suspect.topic, suspect.queue_id)
-    if queue is not None:
-        queue.drop_from(suspect.expected)
-
-
-def _fill_gap(
-    queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedRange], log: FileQueue, keep: Keep
-) -> None:
-    """Give queue offsets whose records are lost entries that lead to where they were: they read as damaged."""
-    start, size = _lost_range(queue, gap, damaged, log)
-    entries = np.zeros(gap.found - gap.expected, ENTRY)
-    entries["physical_offset"], entries["size"] = start, size
-    keep(gap.topic, gap.queue_id, gap.expected, entries)
-    queue.append(queue.max_offset, entries)
-
-
-def _lost_range(
-    queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedRange], log: FileQueue
-) -> tuple[int, int]:
-    """The first damaged range between the gap's two records, within one file, less what frames a record; else the
-    record before the gap, or the one after it."""
-    file_bytes = log.file_bytes
-    for damage in damaged:
-        if queue.physical_end <= damage.start < gap.physical_offset:
-            end = min(damage.end, damage.start - damage.start % file_bytes + file_bytes)
-            start = min(damage.start + log.framing.header_bytes, end - 1)
-            return start, end - start
-    if queue.newest_physical_offset < 0:
-        return gap.physical_offset, gap.size
-    return queue.newest_physical_offset, queue.physical_end - queue.newest_physical_offset
 
 
 def _sentence(damage: DamagedRange) -> str:

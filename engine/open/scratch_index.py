@@ -13,14 +13,13 @@ from pathlib import Path
 
 from engine.derived.consume_queues import ConsumeQueues
 from engine.derived.deleted_topics import DeletedTopics
-from engine.derived.dispatch import Dispatcher
+from engine.derived.dispatch import Dispatcher, dispatch_scanned, take_back
 from engine.derived.index import Index
 from engine.errors import RefusedReadError
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.scratch import ScratchDirectory
 from engine.log.commit_log import CommitLog
 from engine.log.scan import LogScan
-from engine.open.recover import dispatch_scanned, take_back
 from engine.record.scan import ScannedRecords
 from engine.results import NewestRecord
 from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, RecoveryProgress

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.derived.consume_queue import ConsumeQueue
+from engine.derived.queue_end import valid_prefix
 from engine.errors import QueueGapError, RetiredFileError, StoreFullError
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
-from engine.log.entries import ENTRY, PRE_BLANK_SIZE, valid_prefix
+from engine.log.entries import ENTRY, PRE_BLANK_SIZE
 from tests.engine.disks import FullDisk
 
 FILE_ENTRIES = 8
