@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -63,8 +63,7 @@ class MountClient:
         status = self.status()
         for sentence in status.get("refused_queues", ()):
             raise CommandError(sentence, "mountctl check tells more", os.EX_IOERR)
-        topics = status["topics"]
-        return [Topic(name, _queues(topics[name])) for name in sorted(topics)]
+        return [Topic(name, _queues(topic["queues"])) for name, topic in sorted(status["topics"].items())]
 
     def has_topic(self, topic: str) -> bool:
         return (self._root / topic / "append").exists()
@@ -270,12 +269,9 @@ class MountClaim:
         os.close(self._descriptor)
 
 
-def _queues(topic: dict[str, Any]) -> tuple[Queue, ...]:
-    return tuple(_queue(int(number), topic["queues"][number]) for number in sorted(topic["queues"], key=int))
-
-
-def _queue(number: int, bounds: dict[str, int]) -> Queue:
-    return Queue(number, bounds["min_offset"], bounds["max_offset"])
+def _queues(bounds: Mapping[str, Mapping[str, int]]) -> tuple[Queue, ...]:
+    numbers = sorted(bounds, key=int)
+    return tuple(Queue(int(one), bounds[one]["min_offset"], bounds[one]["max_offset"]) for one in numbers)
 
 
 def _record(message: Message) -> bytes:

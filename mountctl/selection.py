@@ -17,9 +17,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import islice
 from operator import attrgetter
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -51,8 +50,9 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
 
 
 def find_topic(client: StoreClient, name: str) -> Topic:
-    """The topic of that name, or an error that names those there are."""
-    return topics_named(client.topics(), name)[0]
+    """The topic of that name, which is no glob; or an error that names those there are."""
+    topics = client.topics()
+    return next((topic for topic in topics if topic.name == name), None) or _none_named("no topic", name, topics)
 
 
 def tell_new_topic(client: StoreClient, name: str) -> None:
@@ -67,11 +67,12 @@ def topics_named(topics: Sequence[Topic], name: str) -> list[Topic]:
     """Those that a name or a glob means, at least one; an error names those there are."""
     is_glob = bool(_GLOB.search(name))
     found = [topic for topic in topics if (fnmatchcase(topic.name, name) if is_glob else topic.name == name)]
-    if not found:
-        known = ", ".join(visible(topic.name) for topic in topics[:10]) or "none yet"
-        what = "no topic matches" if is_glob else "no topic"
-        raise CommandError(f"{what} {name!r}", f"there are: {known}", os.EX_USAGE)
-    return found
+    return found or _none_named("no topic matches" if is_glob else "no topic", name, topics)
+
+
+def _none_named(reason: str, name: str, topics: Sequence[Topic]) -> NoReturn:
+    known = ", ".join(visible(topic.name) for topic in topics[:10]) or "none yet"
+    raise CommandError(f"{reason} {name!r}", f"there are: {known}", os.EX_USAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +223,3 @@ def newest(store: LocalStore, chosen: Range, selection: Selection, count: int, a
         found[:0] = messages_in(store, part, selection, attributes)
         end, step = start, min(max(step, _FIRST_STEP) * 4, _LARGEST_STEP)
     return found[max(len(found) - count, 0) :]
-
-
-def at_most(messages: Iterable[MessageRow], count: int | None) -> Iterator[MessageRow]:
-    """The first `count` of them; all for None."""
-    return islice(messages, count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from itertools import islice
 
 import click
 
@@ -17,14 +18,13 @@ from mountctl.selection import (
     Range,
     Selection,
     Target,
-    at_most,
-    find_topic,
     messages_in,
     messages_with_key,
     narrowed,
     parse_target,
     ranges_of,
     takes_selection,
+    topics_named,
 )
 from mountctl.showing import Printer, takes_format
 
@@ -63,11 +63,12 @@ def command(
             raise CommandError("one OFFSET stands alone", "give topics and queues, or one message", os.EX_USAGE)
         ranges = ranges_of(store, wanted, selection)
         if selection.key is not None:
-            for message in at_most(_with_key(store, ranges, selection), count):
+            for message in islice(_with_key(store, ranges, selection), count):
                 printer.line(message)
         else:
             for chosen in ranges:
-                _print_range(store, chosen, selection, count, printer)
+                for message in islice(messages_in(store, chosen, selection, printer.attributes), count):
+                    printer.line(message)
         printer.flush()
         return store.left_out.exit_code()
 
@@ -81,7 +82,7 @@ def _with_key(store: LocalStore, ranges: list[Range], selection: Selection) -> I
 
 
 def _one(store: LocalStore, target: Target, attributes: bool) -> MessageRow:
-    topic = find_topic(store, target.topic)
+    topic = topics_named(store.topics(), target.topic)[0]
     (queue,) = narrowed(topic, target)
     for message in store.messages(topic.name, queue.number, target.offset or 0, 1, attributes):
         if message.offset == target.offset:
@@ -92,8 +93,3 @@ def _one(store: LocalStore, target: Target, attributes: bool) -> MessageRow:
         raise CommandError(reason, "see mountctl check", os.EX_DATAERR)
     reason = f"{topic.name}/{queue.number} has no message at offset {target.offset}"
     raise CommandError(reason, holds, os.EX_NOINPUT)
-
-
-def _print_range(store: LocalStore, chosen: Range, selection: Selection, count: int | None, printer: Printer) -> None:
-    for message in at_most(messages_in(store, chosen, selection, printer.attributes), count):
-        printer.line(message)

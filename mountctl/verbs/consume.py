@@ -16,7 +16,7 @@ from mountctl.local_store import LocalStore
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import visible
 from mountctl.places import find
-from mountctl.selection import narrowed, parse_target, parse_time
+from mountctl.selection import find_topic, narrowed, parse_target, parse_time
 from mountctl.showing import Printer, takes_format, tell_damaged
 
 POLL_SECONDS = 0.2
@@ -62,7 +62,7 @@ def command(
     try:
         consume = reading_and_writing(find(place), settings, "tail -n +1 -f", [wanted.plain_path])
         with consume as (reader, client):
-            topic = _topic_of(reader, wanted.topic)
+            topic = find_topic(reader, wanted.topic)
             reader.left_out.tell = tell_damaged
             taken = _Taken(client, reader, group, topic, {queue.number for queue in narrowed(topic, wanted)}, start)
             try:
@@ -74,14 +74,6 @@ def command(
         if not follow:
             raise
         return INTERRUPTED  # which is how it is meant to end
-
-
-def _topic_of(store: LocalStore, name: str) -> Topic:
-    found = {topic.name: topic for topic in store.topics()}
-    if name not in found:
-        known = ", ".join(visible(topic) for topic in sorted(found)[:10]) or "none yet"
-        raise CommandError(f"no topic {name!r}", f"there are: {known}", os.EX_USAGE)
-    return found[name]
 
 
 class _Held:

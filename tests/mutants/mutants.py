@@ -311,6 +311,13 @@ MUTANTS = (
         ("tests/engine/record/test_record.py", "tests/engine/test_damaged_store.py"),
     ),
     Mutant(
+        "a-copied-body-is-not-looked-at-again",
+        f"{KERNEL}/decode.pyx",
+        "        if not is_whole:\n",
+        "        if False:\n",
+        ("tests/engine/test_cut_files.py",),
+    ),
+    Mutant(
         "keys-of-one-hash-are-mixed",
         "engine/read/reader.py",
         "    records = records.take(rows_naming(records, key))\n"
