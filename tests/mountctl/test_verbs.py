@@ -281,6 +281,8 @@ def test_topics_are_listed_made_and_deleted_after_a_question(place: Path) -> Non
 def test_what_is_not_there_is_said_with_what_is(unchanged: Path) -> None:
     unknown = mountctl("cat", unchanged, "nosuch")
     assert (unknown.returncode, unknown.stderr) == (64, "mountctl: no topic 'nosuch': there are: orders\n")
+    for words in (("wait", unchanged, "ord*"), ("topics", "delete", unchanged, "ord*", "--yes")):
+        assert mountctl(*words).stderr == "mountctl: no topic 'ord*': there are: orders\n", "it is no glob"
     assert "no queue 9" in mountctl("cat", unchanged, "orders/9").stderr
     assert "it holds 0 to 9" in mountctl("cat", unchanged, "orders/0/10").stderr
     assert "no message of orders has the key" in mountctl("cat", unchanged, "orders", "--key", "ORDER").stderr
