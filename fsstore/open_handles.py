@@ -17,7 +17,7 @@ from fsstore.handover.handles import HandleEntry
 from fsstore.handover.memory import Handover
 from fsstore.interface import FilesystemError, Opened, OpenedDirectory
 from fsstore.tree.append import AppendFile
-from fsstore.tree.drop import DropFile, DropHandle
+from fsstore.tree.drop import DropFile
 from fsstore.tree.inodes import COMPUTED, MESSAGE
 from fsstore.tree.listing import Listing
 from fsstore.tree.messages import MessageFiles
@@ -99,10 +99,8 @@ class OpenHandles:
         if self._inodes.made_up.opened(inode):
             self._open_names[handle] = inode
 
-    def _note_closed(self, handle: int) -> None:
-        inode = self._open_names.pop(handle, None)
-        if inode is not None:
-            self._inodes.made_up.closed(inode)
+    def _close_name(self, handle: int) -> None:
+        self._inodes.made_up.closed(self._open_names.pop(handle))
 
     def release(self, handle: int) -> None:
         """Close a handle. Bytes that flush refused are dropped; bytes that wait for the close are published."""
@@ -110,7 +108,8 @@ class OpenHandles:
         if handed_over is None:
             self.files[handle].release()
             del self.files[handle]
-            self._note_closed(handle)
+            if handle in self._open_names:
+                self._close_name(handle)
             return
         file = self.files.get(handle) or self.writer(handle)
         if file is not None:
@@ -118,7 +117,8 @@ class OpenHandles:
             self.files.pop(handle, None)
         self.inherited.pop(handle, None)
         handed_over.handles.drop(handle)
-        self._note_closed(handle)
+        if handle in self._open_names:
+            self._close_name(handle)
 
     def add_directory(self, inode: int, listing: Listing, opened: OpenedDirectory) -> OpenedDirectory:
         """Give an open listing a handle. OSError: there is no room to note that it is open, and it is closed."""
@@ -137,7 +137,8 @@ class OpenHandles:
     def drop(self, handle: int) -> None:
         """Forget a handle whose release killed servers. Its unpublished bytes stay as they are."""
         self.inherited.pop(handle, None)
-        self._note_closed(handle)
+        if handle in self._open_names:
+            self._close_name(handle)
         if self._handed_over is not None:
             self._handed_over.handles.drop(handle)
 
@@ -145,7 +146,8 @@ class OpenHandles:
         listing = self.listings.pop(handle, None)  # None: the last server opened it, and no request has used it since
         if listing is not None:
             listing.release()
-        self._note_closed(handle)
+        if handle in self._open_names:
+            self._close_name(handle)
         if self._handed_over is not None:
             self.inherited.pop(handle, None)
             self._handed_over.handles.drop(handle)
@@ -174,10 +176,6 @@ class OpenHandles:
         """Note a handle's state before a request is answered with errno `number` (0: success)."""
         if self._handed_over is not None and (file := self.files.get(handle)) is not None:
             self._handed_over.handles.save(handle, file.unpublished(), unique, number)
-
-    def takes_positions(self, handle: int) -> bool:
-        """True if O_APPEND writes need an explicit position, so that a write that is sent again is idempotent."""
-        return isinstance(self.files[handle], DropHandle)
 
     def is_of(self, inode: int, *kinds: type | None) -> bool:
         """Whether the last server gave the inode to a node of one of the kinds; None: the node exists again."""

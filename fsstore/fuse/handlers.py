@@ -209,7 +209,7 @@ class RequestHandlers:
 
     def write(self, unique: int, _: int, request: memoryview) -> None:
         handle, position, size, _, owner, flags = wire.WRITE.unpack_from(request, ARGUMENTS)
-        if flags & os.O_APPEND and not self._core.handles.takes_positions(handle):
+        if flags & os.O_APPEND and not self._core.handles.files[handle].takes_positions:
             position = AT_END
         physical_end = self._core.write(handle, position, bytes(request[WRITTEN_BYTES:]), owner)
         self._finish(unique, physical_end, wire.taken(unique, size))

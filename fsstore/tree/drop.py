@@ -696,6 +696,8 @@ class DropHandle(OpenFile):
 
     __slots__ = ("_is_closed", "_limit_bytes", "_node", "_refusal", "_syncs", "_user", "_writing", "descriptor")
 
+    takes_positions = True
+
     def __init__(self, node: DropFile, descriptor: int, user: int, *, writing: bool) -> None:
         """The descriptor counts to `user`, who opened it."""
         self.descriptor = descriptor

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from engine import MessageStore, OpenMode
 from fsstore.accounts import Accounts
@@ -48,6 +48,9 @@ class OpenFile:
     """An open file. This one is empty and refuses writes."""
 
     __slots__ = ()
+
+    takes_positions: ClassVar[bool] = False
+    """Whether O_APPEND writes need an explicit position, so that a write that is sent again is idempotent."""
 
     @property
     def published_to(self) -> str:

@@ -186,11 +186,9 @@ class NotingCore:
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
-        self.places_all = False
+        self.takes_positions = False
         self.handles = self
-
-    def takes_positions(self, _: int) -> bool:
-        return self.places_all
+        self.files = {5: self}
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         def method(*arguments: object) -> int:
@@ -206,7 +204,7 @@ def test_a_writer_is_known_by_its_descriptors_and_o_append_by_each_write() -> No
         cast(Filesystem, core), cast(MessageStore, ScriptedStore()), cast(Channel, kernel := Kernel())
     )
     for flags in (os.O_WRONLY, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_APPEND):
-        core.places_all = len(kernel.replies) == 2
+        core.takes_positions = len(kernel.replies) == 2
         request = struct.pack("=IIQQ16xQQIIQI4x", 84, Opcode.WRITE, UNIQUE, INODE, 5, 700, 4, 2, 99, flags) + b"line"
         handlers.write(UNIQUE, INODE, memoryview(request))
     handlers.flush(UNIQUE, INODE, memoryview(struct.pack("=IIQQ16xQ8xQ", 64, Opcode.FLUSH, UNIQUE, INODE, 5, 99)))
