@@ -5,7 +5,8 @@ file and the next one takes it:
 
     ... record | record | BLANK: remaining i32, magic i32, anything ...
 
-The first 8 bytes of a record or batch, its size and magic, are written last: a process that dies before leaves nothing.
+The first 8 bytes of a record or batch, its size and magic, are written last. A process that dies before leaves no
+record.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ assert BLANK_BYTES == HEAD_BYTES
 
 
 class Encoded(Protocol):
-    """An encoded record, or a batch of them, complete but for what is known only under the append lock."""
+    """An encoded record or batch. Only the fields that `place` fills in under the append lock are open."""
 
     @property
     def buffer(self) -> bytearray | memoryview:
@@ -50,30 +51,30 @@ class Encoded(Protocol):
 
     @property
     def records(self) -> int:
-        """How many they are."""
+        """Number of records in `buffer`."""
 
     @property
     def names_magic(self) -> bool:
-        """Whether there may be a record's magic in them besides those of the records."""
+        """Whether a record's magic may stand in `buffer` outside of the records' own headers."""
 
     def place(self, queue_offset: int, physical_offset: int, store_time_ms: int, /) -> None:
-        """Fill in where and when the (first) record is stored."""
+        """Fill in the fields known under the append lock. The arguments are those of the first record."""
 
 
 class FileHold:
     """Keeps one commit log file readable until released. A context manager. Thread safety: one thread at a time."""
 
     def __init__(self, file: MappedFile) -> None:
-        """`file.hold()` was called for us."""
+        """Take over a hold: the caller has called `file.hold()`."""
         self.file = file
         self._held = True
 
     def view(self, physical_offset: int, length: int) -> memoryview:
-        """As `CommitLog.view`, also after the file was retired; RetiredFileError once it was forced away."""
+        """As `CommitLog.view`, also after the file was retired. RetiredFileError after a forced removal."""
         return self.file.view(physical_offset - self.file.start, length)
 
     def release(self) -> None:
-        """Let the file go; calling it twice is harmless."""
+        """Release the file. A second call does nothing."""
         if self._held:
             self._held = False
             self.file.release()
@@ -99,11 +100,11 @@ class CommitLog(LogEnd):
         self.files = files
         self.lock = threading.RLock()
         self.placing: Callable[[int], None] | None = None
-        """Called under `lock` with the physical offset of what is about to be published."""
+        """Called under `lock` with the physical offset of the record or batch that is about to be published."""
 
     @property
     def framing(self) -> Framing:
-        """What stands between its records."""
+        """The layout of the bytes between the log's records."""
         return self.files.framing
 
     @property
@@ -113,21 +114,21 @@ class CommitLog(LogEnd):
 
     @property
     def readable_end(self) -> int:
-        """Physical offset just past what readers may see."""
+        """Physical offset just past the bytes that readers may see."""
         return self.files.max_offset
 
     @property
     def wrote_end(self) -> int:
-        """Physical offset just past what was appended."""
+        """Physical offset just past the appended bytes."""
         return self.files.wrote_offset
 
     @property
     def largest_bytes(self) -> int:
-        """The longest record or batch that one `append` takes: a file, less its BLANK."""
+        """Bytes of the longest record or batch that one `append` takes: a file without its BLANK."""
         return self.files.file_bytes - HEAD_BYTES
 
     def resume(self, end: int, last_store_time_ms: int) -> None:
-        """Recovery's result: the log ends at `end` in memory, its newest record was stored at that time."""
+        """Take recovery's result: the log's physical end, and the store time of its newest record in ms."""
         self.files.set_end(end)
         self._current = self.files.last
         self.last_store_time_ms = last_store_time_ms
@@ -135,10 +136,9 @@ class CommitLog(LogEnd):
     # writing
 
     def append(self, record: Encoded, queue_offset: int) -> tuple[int, int]:
-        """Store one record or batch whole; its physical offset and store time in ms, which never runs backwards.
+        """Store one record or batch whole; return its physical offset and its store time in ms, which never decreases.
 
-        StoreFullError, MessageTooLargeError, IllegalMessageError (a body holds a record made for where it would stand):
-        nothing was stored.
+        StoreFullError, MessageTooLargeError, IllegalMessageError (see `refuse_forged`): nothing was stored.
         """
         with self.lock:
             buffer = record.buffer
@@ -155,14 +155,14 @@ class CommitLog(LogEnd):
             if self.placing is not None:
                 self.placing(physical_offset)
             file.append_head_last(buffer)
-            self.last_store_time_ms = now_ms  # after publishing: who reads it, then flushes, has flushed that record
+            self.last_store_time_ms = now_ms  # after publishing: reading it and then flushing flushes the record
             return physical_offset, now_ms
 
     def append_all(self, parts: Sequence[Encoded], queue_offsets: Sequence[int]) -> list[tuple[int, int]]:
-        """Store several batches, all or none, however many files they take; as `append` for each.
+        """Store several batches, all or none, across any number of files; returns and raises as `append` for each.
 
-        All files are there, and all parts looked at, before the first byte is written, so nothing can fail half way;
-        and the first part's head is written last of all, so a process that dies leaves none of the parts.
+        All files are made and all parts are checked before the first byte is written, so no step can fail half way.
+        The first part's head is written last, so a process that dies leaves none of the parts.
         """
         sizes = [len(part.buffer) for part in parts]
         self._check_size(max(sizes, default=0))
@@ -195,7 +195,7 @@ class CommitLog(LogEnd):
             return stored
 
     def require_unforged(self, records: Sequence[Encoded]) -> None:
-        """The IllegalMessageError with which these would be refused if they were appended now; call it under `lock`."""
+        """Raise the IllegalMessageError that appending `records` now would raise. Call it under `lock`."""
         if not any(record.names_magic for record in records):
             return
         file, file_bytes = self._current, self.files.file_bytes
@@ -208,14 +208,15 @@ class CommitLog(LogEnd):
                 refuse_forged(record, physical_offset)
 
     def _publish(self, files: Sequence[MappedFile], ends: Sequence[int]) -> None:
-        """Files but the last are full now; each of the others becomes the current one in its turn."""
+        """Publish up to `ends`: all files but the last are full, and the last becomes the current one."""
         for file, end in zip(files[:-1], ends, strict=False):
             file.publish_to_end(min(end + HEAD_BYTES, file.size))
             self._current = self.files.roll(buffered=False)
         files[-1].publish(ends[-1])
 
     def _roll(self, size: int) -> MappedFile:
-        """The next file becomes the current one. Made before the old one is filled: a full disk changes nothing."""
+        """Make the next file the current one. It is reserved before the old one is filled, so that a full disk changes
+        nothing."""
         self._check_size(size)
         self.files.reserve(1)
         file = self._current
@@ -245,7 +246,7 @@ class CommitLog(LogEnd):
             raise self._absent(physical_offset) from error
 
     def rest(self, physical_offset: int) -> memoryview:
-        """Read-only view from there to the end of what is readable in that file. Errors as `view`."""
+        """Read-only view from `physical_offset` to the end of the readable bytes in its file. Errors as `view`."""
         file = self.files.find(physical_offset)
         if file is None:
             raise self._absent(physical_offset)
@@ -262,7 +263,7 @@ class CommitLog(LogEnd):
             return -1
 
     def require_framed(self, physical_offset: int, record_bytes: int) -> None:
-        """DamagedRecordError when something else stands before that record than must. Errors as `view`."""
+        """DamagedRecordError when the frame header before the record is wrong. Errors as `view`."""
         framing = self.files.framing
         if framing.header_bytes:
             header = self.view(framing.frame_start(physical_offset), framing.header_bytes)
@@ -281,7 +282,7 @@ class CommitLog(LogEnd):
         raise self._absent(physical_offset)
 
     def _absent(self, physical_offset: int) -> StoreError:
-        """Why there is nothing at `physical_offset`."""
+        """The error that says why no record can be read at `physical_offset`."""
         min_offset = self.min_offset
         if 0 <= physical_offset < min_offset:
             return ExpiredMessageError("", -1, physical_offset, min_offset)
@@ -291,19 +292,17 @@ class CommitLog(LogEnd):
 
 
 def refuse_forged(record: Encoded, physical_offset: int) -> None:
-    """IllegalMessageError when `record`, to be stored there, holds what says that it is a record at its very place.
-
-    Where the bytes around it are damaged, and nothing else is left, no recovery could tell that it is none.
-    """
+    """IllegalMessageError when a body in `record` holds a record header with the physical offset at which it would be
+    stored. If the bytes around it were damaged, a recovery could not tell it from a record."""
     buffer = memoryview(record.buffer)
     if len(placed_headers(buffer, 0, len(buffer), physical_offset)) > record.records:
         raise IllegalMessageError("a body holds a record made for the very place in the log where it would stand")
 
 
 def plan(sizes: Sequence[int], wrote: int, file_bytes: int) -> list[tuple[int, int]]:
-    """Where parts of these sizes go: (0: the current file, k: the k-th after it; position in it) for each.
+    """(file number, position in the file) for each part, by `sizes` in bytes. 0 is the current file, k the k-th after.
 
-    `wrote` is the current file's write position. A part is stored where it and a BLANK after it have room.
+    `wrote` is the current file's write position. A part goes into the first file that also has room for a BLANK.
     """
     places: list[tuple[int, int]] = []
     number, position = 0, wrote
@@ -316,14 +315,14 @@ def plan(sizes: Sequence[int], wrote: int, file_bytes: int) -> list[tuple[int, i
 
 
 def _write_blank(file: MappedFile, position: int) -> None:
-    """The BLANK that says: nothing more from `position` on. Less than 8 bytes can't hold one."""
+    """Fill the file from `position` on with a BLANK. Less than 8 bytes can't hold one and stay as they are."""
     if file.size - position >= BLANK_BYTES:
         file.write(position, encode_blank(file.size - position))
 
 
 def _erase(files: Sequence[MappedFile], wrote: int, ends: Sequence[int]) -> None:
-    """Zero what was written after `wrote` of the first file and into the others, and never published: else whole
-    records of it would follow the next one that is stored, and be found there after a crash."""
+    """Zero the unpublished bytes: from `wrote` on in the first file, and all in the others. Otherwise a recovery could
+    find whole records of the failed write behind the next record that is stored."""
     for file, start, end in zip(files, [wrote, *[0] * (len(files) - 1)], ends, strict=True):
         stop = min(end + HEAD_BYTES, file.size)  # a BLANK, too
         file.writable()[start:stop] = bytes(stop - start)

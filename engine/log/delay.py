@@ -1,7 +1,7 @@
-"""Delay levels: how a delayed message is stored (docs/format.md, 2 and 5). Nobody here delivers it.
+"""Delay levels: how a delayed message is stored (docs/format.md, 2 and 5). fsstore does not deliver it.
 
-It is stored in SCHEDULE_TOPIC_XXXX, queue level - 1, with its own topic and queue as the properties REAL_TOPIC and
-REAL_QID; the consume queue's tags code is then the time at which it is due.
+It is stored in queue level - 1 of SCHEDULE_TOPIC_XXXX, with its own topic and queue id as the properties REAL_TOPIC and
+REAL_QID. The tags code of its queue entry is the time at which it is due.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ _MAX_INTEGER = (1 << 31) - 1
 
 
 def delay_level(properties: Mapping[str, str]) -> int:
-    """The level that a stored DELAY asks for; 0 without one, and for what is no 32-bit number."""
+    """The level in a stored DELAY; 0 without DELAY, and when it is no 32-bit number."""
     text = properties.get("DELAY", "")
     level = int(text) if _INTEGER.fullmatch(text) else 0
     return level if abs(level) <= _MAX_INTEGER else 0
 
 
 def require_delay_level(properties: Mapping[str, str]) -> None:
-    """IllegalMessageError when DELAY is given and is no level: 0 or a positive 32-bit number in plain digits."""
+    """IllegalMessageError when DELAY is given and is not a level: 0 or a positive 32-bit number in plain digits."""
     text = properties.get("DELAY", "")
     if text and not (text.isdecimal() and _INTEGER.fullmatch(text) and int(text) <= _MAX_INTEGER):
         raise IllegalMessageError(f"DELAY is {text[:40]!r}, which is no delay level")
 
 
 def scheduled(message: Message, queue_id: int, levels: DelayLevels) -> tuple[Message, int]:
-    """The message and queue id as stored: rewritten when it asks for a delay (a prepared or rolled back one can't)."""
+    """The message and queue id as stored: rewritten when DELAY gives a level. A prepared or rolled back message is
+    never delayed."""
     level = levels.clamp(delay_level(message.properties))
     if level <= 0 or not is_queued(message.sys_flag):
         return message, queue_id
@@ -51,7 +52,7 @@ def scheduled(message: Message, queue_id: int, levels: DelayLevels) -> tuple[Mes
 
 
 def tags_code(topic: str, properties: Mapping[str, str], store_time_ms: int, levels: DelayLevels) -> int:
-    """The consume queue's third column: when a delayed message is due, else the hash of TAGS, 0 without any."""
+    """Tags code of a queue entry: the due time in ms of a delayed message, else the hash of TAGS, 0 without TAGS."""
     if topic == SCHEDULE_TOPIC:
         level = levels.clamp(delay_level(properties))
         if level > 0:

@@ -1,4 +1,4 @@
-"""Entries of consume queues: their layout, and where they lead (docs/format.md, 6).
+"""Entries of consume queues: their layout, and the records they lead to (docs/format.md, 6).
 
 physical_offset i64 | size i32 | tags_code i64    big-endian, 20 bytes
 """
@@ -22,10 +22,10 @@ ENTRY_STRUCT = Struct(">qiq")
 assert ENTRY.itemsize == ENTRY_STRUCT.size == 20
 
 PRE_BLANK_SIZE = 0x7FFFFFFF
-"""Size in an entry that only fills a file up to the queue's first message; its physical offset is 0."""
+"""Size in an entry that only fills a file before the queue's first message. Its physical offset is 0."""
 
 LAST_EXTENSION_CODE = -(1 << 31) - 1
-"""A tags code up to it is no hash but an address in `consumequeue_ext`, which `enableConsumeQueueExt` puts there."""
+"""Tags codes up to this one are no hashes but addresses in `consumequeue_ext`, written with `enableConsumeQueueExt`."""
 
 Array = np.ndarray[Any, Any]
 Entries = np.ndarray[Any, Any]
@@ -39,23 +39,24 @@ def is_pre_blank(entries: Entries) -> np.ndarray[Any, Any]:
 
 
 def record_end(entry: tuple[int, int, int]) -> int:
-    """Physical offset just past an entry's record; -1 for a pre-blank one, which has none."""
+    """Physical offset just past an entry's record; -1 for a pre-blank entry, which has no record."""
     return entry[0] + entry[1] if entry[1] != PRE_BLANK_SIZE else -1
 
 
 def starts_from(entry: tuple[int, int, int], physical_offset: int) -> bool:
-    """Whether an entry's record is not before `physical_offset`. One that is nowhere in a log is damaged, not old."""
+    """Whether an entry's record does not begin before `physical_offset`. An entry with a negative physical offset is
+    damaged, not old: True."""
     return not 0 <= entry[0] < physical_offset and entry[1] != PRE_BLANK_SIZE
 
 
 def runs_by_file(
     log: FilesByStart, entries: Entries, most_rows: int | None = None
 ) -> Iterator[tuple[Array, int, Array]]:
-    """(pages, physical offset of their first byte, physical offsets of the records) for each run of `entries` in one
-    file, and of `most_rows` at most.
+    """(pages, physical offset of their first byte, physical offsets of the records) for each run of `entries` with
+    records in one file. A run has `most_rows` entries at most.
 
-    `pages` is what can be read of the file (uint8), physical offsets are int64 (n,). A file that is missing, or can't
-    be read, has no pages: no record is found in it.
+    `pages` holds the readable bytes of the file (uint8): none if it is missing or unreadable. Physical offsets are
+    int64 (n,).
     """
     places = entries["physical_offset"].astype(np.int64)
     bounds = {0, *_borders(places, log.file_bytes), len(places)}
@@ -66,15 +67,15 @@ def runs_by_file(
 
 
 def _borders(places: Array, file_bytes: int) -> list[int]:
-    """The rows whose record is in another file than the one before."""
-    if not len(places) or places.min() // file_bytes == places.max() // file_bytes:  # as it mostly is
+    """The rows whose record is in another file than the record of the row before."""
+    if not len(places) or places.min() // file_bytes == places.max() // file_bytes:  # the usual case
         return []
     found: list[int] = (np.flatnonzero(np.diff(places // file_bytes)) + 1).tolist()
     return found
 
 
 def file_pages(log: FilesByStart, base: int) -> memoryview:
-    """What can be read of the file that begins at `base`; nothing when it is missing."""
+    """The readable bytes of the file that begins at physical offset `base`; empty when it is missing."""
     file = log.find(base)
     try:
         return file.pages() if file is not None else memoryview(b"")

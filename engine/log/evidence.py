@@ -1,8 +1,8 @@
 """Evidence: what marks and consume queues say was written to the log (docs/format.md, 8).
 
-The log alone can't tell a torn write from damage, or a record from a copy of one in somebody's body. What is kept
-beside it can: bytes that a mark covers, or that a queue leads to in a store that was closed, were written; and an entry
-leads to records only.
+The log alone can't tell a torn write from damage, or a record from a copy of one in a message's body. Marks and queue
+entries can: the bytes that a mark covers were once written, and in a closed store also the bytes that an entry leads
+to. Entries lead to records only.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ class QueueEntries(Protocol):
 
 
 MOST_ENTRIES = 4_000_000
-"""So many entries are kept in memory, the newest; the log before them is read without."""
+"""Limit of the entries kept in memory: the newest are kept, and the log before them is read without entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueEvidence:
-    """A queue's next offset; where the record of its newest entry is, -1: not known; and the offsets of its entries."""
+    """A queue's next queue offset, the physical offsets at which its newest entry's record begins and ends (-1: not
+    known), and the queue offsets of its entries."""
 
     next_offset: int
     physical_offset: int = -1
@@ -53,20 +54,20 @@ class QueueEvidence:
 
 
 class Run(NamedTuple):
-    """Entries of one queue, from queue offset `first` on; independent of the queue."""
+    """Entries of one queue, from queue offset `first` on, in memory of their own."""
 
     first: int
     entries: Entries
 
 
-@dataclass(frozen=True)  # no slots: what entries lead to is found when somebody asks, where the log is damaged
+@dataclass(frozen=True)  # no slots: `_led_to` is computed at its first use, which only a damaged log has
 class Evidence:
-    """What is known beside the log. Nothing is claimed by default.
+    """What marks and consume queues say was written to the log. By default there is no evidence.
 
-    `is_clean`: its last writer closed the store, so all that queues lead to was written. The log before `covered_end`
-    is on disk. From `own_from` on our own writer wrote it and may not have brought it to disk; None: it was closed, or
-    somebody else wrote. `runs` are the entries, by queue, of a queue in several runs. Records of a topic before
-    `deleted_until(topic)`, a physical offset, went with it: a topic of that name begins again at 0.
+    `is_clean`: the last writer closed the store, so all bytes that entries lead to were written. The log before the
+    physical offset `covered_end` is on disk. The log from `own_from` on was written by fsstore and may not be on disk;
+    None: the store was closed, or another program wrote it. `runs` holds the entries of each queue. Records before the
+    physical offset `deleted_until(topic)` were deleted with their topic: a topic of that name begins again at 0.
     """
 
     is_clean: bool = False
@@ -82,26 +83,26 @@ class Evidence:
 
     @property
     def physical_offsets(self) -> Array:
-        """Where the records are that entries lead to: int64 (n,), ascending."""
+        """Physical offsets of the records that entries lead to: int64 (n,), ascending."""
         return self._led_to[0]
 
     @property
     def sizes(self) -> Array:
-        """Their sizes, as the entries say them: int64 (n,)."""
+        """Sizes of these records in bytes, according to the entries: int64 (n,)."""
         return self._led_to[1]
 
     @property
     def dispatched_end(self) -> int:
-        """End of the last record that an entry leads to; -1: there is none."""
+        """Physical offset just past the last record that an entry leads to; -1: no entry leads to one."""
         return max((queue_evidence.physical_end for queue_evidence in self.queues.values()), default=-1)
 
     def has_entry(self, physical_offset: int, size: int) -> bool:
-        """Whether an entry leads to a record there, of that size."""
+        """Whether an entry leads to a record of `size` bytes at `physical_offset`."""
         start, end = np.searchsorted(self.physical_offsets, [physical_offset, physical_offset + 1]).tolist()
         return bool(np.any(self.sizes[start:end] == size))
 
     def physical_offset_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Where the queue's entry of that number leads; -1: there is none, or it leads nowhere."""
+        """Physical offset in the queue's entry at `queue_offset`; -1: the entry is missing, or leads to no record."""
         for first, entries in self.runs.get((topic, queue_id), ()):
             row = queue_offset - first
             if 0 <= row < len(entries):
@@ -109,8 +110,8 @@ class Evidence:
         return -1
 
     def size_at(self, physical_offset: int) -> int | None:
-        """The size that the entries for a record there say; None where there are none, or they differ, or another
-        record begins before its end: then one of them is wrong."""
+        """Size in bytes of the record at `physical_offset` according to its entries. None without an entry, or if
+        entries contradict each other: their sizes differ, or another record begins before this one's end."""
         start, end = np.searchsorted(self.physical_offsets, [physical_offset, physical_offset + 1]).tolist()
         sizes = set(self.sizes[start:end].tolist())
         if len(sizes) != 1:
@@ -121,8 +122,7 @@ class Evidence:
         )
 
     def end_around(self, physical_offset: int) -> int:
-        """The end of the record that began before, as an entry says, and reaches further; else the offset itself: no
-        record begins inside another."""
+        """End of the record that spans `physical_offset` according to an entry, or the offset itself if none does."""
         before = int(np.searchsorted(self.physical_offsets, physical_offset)) - 1
         if before < 0:
             return physical_offset
@@ -130,34 +130,34 @@ class Evidence:
         return max(physical_offset, found + (self.size_at(found) or 0))
 
     def reaches_beyond(self, physical_offset: int) -> bool:
-        """Whether an entry says that a record began before and reaches further."""
+        """Whether a record spans `physical_offset` according to an entry: no other record begins inside it."""
         return self.end_around(physical_offset) > physical_offset
 
     def entries_in(self, start: int, end: int) -> list[tuple[int, int]]:
-        """(physical offset, size) of each record in [start, end) that entries lead to, ascending."""
+        """(physical offset, size) of each record that begins in [start, end) and has an entry, ascending."""
         first, last = np.searchsorted(self.physical_offsets, [start, end]).tolist()
         return sorted(
             set(zip(self.physical_offsets[first:last].tolist(), self.sizes[first:last].tolist(), strict=True))
         )
 
     def lacks_entry(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """Whether the queue, as it was found, holds no entry at that offset: a record may be there all the same."""
+        """Whether the queue held no entry at `queue_offset` when it was opened. Its record may exist without one."""
         queue_evidence = self.queues.get((topic, queue_id))
         return queue_evidence is None or queue_offset not in queue_evidence.held
 
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """What a recovery point says: the log before `end` is on disk, and of each queue the numbers before these; the last
-    record before `end` ends at `newest_end`."""
+    """A recovery point: the log before the physical offset `end` is on disk, with each queue's messages before its
+    queue offset in `next_offsets`. The last record before `end` ends at `newest_end`."""
 
     end: int
     next_offsets: Mapping[tuple[str, int], int]
     newest_end: int
 
     def reach(self, files_end: int) -> int:
-        """Where the log ended whose files end at `files_end` now: behind them only if both numbers say so, for no
-        checksum covers them."""
+        """Physical offset at which the log ended. No checksum covers `end` and `newest_end`, so a log end behind
+        `files_end`, the end of its files now, is believed only if both agree on it."""
         return self.end if self.end == self.newest_end else min(self.end, files_end)
 
 
@@ -171,11 +171,11 @@ def read_evidence(
     file_bytes: int,
     deleted_until: Callable[[str], int],
 ) -> Evidence:
-    """What is claimed of a log whose files, of `file_bytes` each, end at `end`: the newest of them may be missing.
-    Entries from the physical offset `start` on are kept.
+    """The evidence about a log whose files, of `file_bytes` each, end at the physical offset `end`. Its newest files
+    may be missing. Entries for records from the physical offset `start` on are kept in memory.
 
-    `covered` is the mark's, if it is this log's; `clean` says that the last writer closed the store. Call it when the
-    queues' ends are found, and before anything is cut. `queues` are gone through twice.
+    `covered` comes from the mark if that belongs to this log; `clean` means that the last writer closed the store.
+    Call this after the ends of the queues are found, and before anything is cut. `queues` is iterated twice.
     """
     own_from = covered.end if covered is not None and not clean else None
     covered_end = covered.reach(end) if covered is not None else 0
@@ -200,7 +200,7 @@ def read_evidence(
 
 
 def with_entries(evidence: Evidence, queues: Iterable[QueueEntries], start: int, end: int) -> Evidence:
-    """The same, and what entries lead to in [start, end), which was left out."""
+    """`evidence` with the entries for records in [start, end), which it does not hold yet."""
     runs = _runs(queues, start, end)
     return replace(
         evidence, runs={key: [*evidence.runs.get(key, ()), *runs.get(key, ())] for key in {**evidence.runs, **runs}}
@@ -208,8 +208,8 @@ def with_entries(evidence: Evidence, queues: Iterable[QueueEntries], start: int,
 
 
 def _reach(queues: Iterable[QueueEntries], end: int, file_bytes: int) -> int:
-    """Where the records end that entries lead to at or behind `end`: as long as they lie as close as records do, since
-    no checksum covers an entry."""
+    """Physical end of the records at or behind `end` that entries lead to. No checksum covers an entry, so the first
+    distance or size of a whole file or more ends the search."""
     physical_offsets, sizes = _by_physical_offset(_joined(_runs(queues, end, MAX_OFFSET)))
     ends = physical_offsets + sizes
     apart = physical_offsets - np.concatenate(([end], ends[:-1])) >= file_bytes
@@ -219,7 +219,7 @@ def _reach(queues: Iterable[QueueEntries], end: int, file_bytes: int) -> int:
 
 
 def _runs(queues: Iterable[QueueEntries], start: int, end: int) -> dict[tuple[str, int], Sequence[Run]]:
-    """The entries for records in [start, end): as many of the newest as may be kept."""
+    """The entries for records in [start, end): the newest, up to about MOST_ENTRIES."""
     known = list(queues)
     bounds = _bounds(known, start, end)
     while start < end and sum(after - first for _, first, after in bounds) > MOST_ENTRIES:
@@ -236,13 +236,13 @@ def _joined(runs: Mapping[tuple[str, int], Sequence[Run]]) -> Entries:
 
 
 def _bounds(queues: Sequence[QueueEntries], start: int, end: int) -> list[tuple[QueueEntries, int, int]]:
-    """Each queue with the queue offsets [first, after) of its entries for records in [start, end), if it has any."""
+    """Each queue that has entries for records in [start, end), with their queue offsets [first, after)."""
     found = ((queue, queue.offset_of_physical(start), queue.offset_of_physical(end)) for queue in queues)
     return [(queue, first, after) for queue, first, after in found if first < after]
 
 
 def entries_between(bounds: Sequence[tuple[QueueEntries, int, int]]) -> tuple[Array, Array]:
-    """Physical offsets and sizes of the records that those entries lead to: int64 (n,), in the order of the log."""
+    """Physical offsets and sizes of the records that the bounded entries lead to: int64 (n,), in the log's order."""
     return _by_physical_offset(_in_one([queue.entries(first, after - first) for queue, first, after in bounds]))
 
 
@@ -251,7 +251,7 @@ def _in_one(parts: Sequence[Entries]) -> Entries:
 
 
 def _copied(entries: Entries) -> Entries:
-    """The same, if it was a view of a queue's file, in memory of its own."""
+    """`entries` in memory of their own, not as a view of a queue's file."""
     return (
         entries if entries.flags.owndata else entries.view(f"V{ENTRY.itemsize}").copy().view(ENTRY)
     )  # field by field costs more

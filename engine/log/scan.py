@@ -1,16 +1,16 @@
-"""Log scan: every good record of the commit log from some place on, past damage, to the log's end (docs/format.md, 8).
+"""Log scan: all good records of the commit log from a physical offset on, past damage (docs/format.md, 8).
 
     good records | damaged range | good records | torn or stale tail, zeros
                                                   ^ the log's end
 
-Bodies are their publishers' to choose, so what looks like a record inside a damaged one may be no record of this log.
-The scan goes on where the damaged record ends by its own sizes. Where these do not add up, a record counts that a
-consume queue leads to; only where there are no queues, one from which records follow each other to the file's end.
+Publishers choose the bodies, so bytes inside a damaged record may look like a record and be none. The scan continues at
+the damaged record's end according to its own sizes. If these contradict each other, it continues at a record that a
+consume queue leads to. Without queues it takes a record from which records follow each other to the file's end.
 
-Bytes that nothing claims were written (`Evidence`) are a tail that a crash or an earlier truncation left: the log ends
-before it. It also ends before a batch whose writer died while writing it: that lacks the first 8 bytes.
+Bytes at the end that no `Evidence` covers are a tail that a crash or an earlier truncation left: the log ends before
+them. It also ends before a batch without its first 8 bytes, whose writer died while writing it.
 
-What a frame, a record and a blank are is said in `engine.record.log_framing`.
+`engine.record.log_framing` defines frame, record and blank.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ Array = np.ndarray[Any, Any]
 
 
 SOON_MS = 10_000
-"""A message is stored so soon after it was born, or its store time is not held against what follows: no checksum covers
-either, and one that a bit took to the future would make a stale tail of all after it."""
+"""Longest time from a message's birth to its storing for which its store time is compared with later ones. No checksum
+covers either time: a bit flip into the future would turn all later records into a stale tail."""
 _BORN_TIME_POSITION = position_of("born_time_ms")
 _MOST_LOOKED_AT = 64
-"""So many numbers of a gap are looked for in the records that their entries lead to."""
+"""Limit of the queue offsets of one gap whose entries are followed to a record."""
 _ENDING_BYTES = 3
-"""A record without properties ends with its topic and two zeros, any other with text."""
+"""The last 3 bytes of a record are never all zero: it ends with its properties, or its topic and two zeros."""
 
 
 def _one_ahead(scan: Iterator[ScannedRecords]) -> Iterator[ScannedRecords]:
-    """The same; while one is dispatched a thread makes the next, properties, hashes and all."""
+    """The runs of `scan`: a thread prepares the next run, its properties and hashes, while one is dispatched."""
 
     def following() -> ScannedRecords | None:
         found = next(scan, None)
@@ -73,10 +73,10 @@ def _one_ahead(scan: Iterator[ScannedRecords]) -> Iterator[ScannedRecords]:
 
 
 class LogScan:
-    """One pass over the log; iterate it for the records, then read `end`, `newest` and `damaged`; of a ledger, `number`
-    is that of its last entry.
+    """One pass over the log: iterate it for the records, then read `end`, `newest` and `damaged`. In a ledger, `number`
+    is the number of its last entry.
 
-    Thread safety: one caller; the log must not be written meanwhile.
+    Thread safety: one caller. The log must not be written meanwhile, unless `is_settled` is given.
     """
 
     def __init__(
@@ -95,12 +95,12 @@ class LogScan:
         pages: Callable[[MappedFile], memoryview] = MappedFile.pages,
         is_settled: Callable[[int], bool] | None = None,
     ) -> None:
-        """`start` is where a frame begins; `evidence` what is known beside the log; `end` where to stop, if the log is
-        known to reach there. Bodies before `trusted_end` are not checked (they were, or readers do). `earliest_ms` is
-        the store time of the record before `start`, 0 when unknown. `disproved` hears of a record that was yielded and
-        whose queue offset turns out to be wrong, before the run is yielded that shows it. With `multi_dispatch` records
-        may have secondary slots. `progress` hears physical offsets. `pages` gives a file's bytes. `is_settled` says
-        whether the bytes from a place on are no record that somebody writes just now: where it does not, the scan ends.
+        """`start`, `end` and `trusted_end` are physical offsets. A frame begins at `start`. `end`: the log is known to
+        reach there, and the scan stops there. Bodies before `trusted_end` are not checked. `earliest_ms` is the store
+        time of the record before `start`, 0 when unknown. `disproved` is called with a yielded record whose queue
+        offset turns out to be wrong, before the run that shows it is yielded. `multi_dispatch`: records may have
+        secondary slots. `progress` is called with physical offsets. `pages` returns a file's bytes. The scan ends at a
+        physical offset for which `is_settled` is False: a record may be being written there.
         """
         self.end = start
         self.newest: NewestRecord | None = None
@@ -125,13 +125,13 @@ class LogScan:
         self._progress = progress or (lambda physical_offset: None)
         self._pages = pages
         self._refusals: dict[tuple[int, int], str] = {}
-        """Why physical offsets [start, end) were not read: there may be records."""
+        """The reason why [start, end), physical offsets, could not be read: records may be there."""
         self._is_settled = is_settled or (lambda physical_offset: True)
         self._is_written_meanwhile = is_settled is not None
 
     def __iter__(self) -> Iterator[ScannedRecords]:
         """Runs of good records, in log order. A run is a view of the log's pages: drop it before the log is closed.
-        Iterated again, the scan goes on from `end`."""
+        A second iteration continues from `end`."""
         start = self.end
         position: int | None = start
         while position is not None:
@@ -140,12 +140,11 @@ class LogScan:
         self._note_moved(start)
 
     def was_refused(self, start: int, end: int) -> bool:
-        """Whether the disk refused bytes of [start, end) that this scan looked at: a whole file, or what follows the
-        records."""
+        """Whether the disk refused bytes of [start, end), physical offsets, to this scan."""
         return any(first < end and start < after for first, after in self._refusals)
 
     def _run(self, position: int) -> Generator[ScannedRecords, None, int | None]:
-        """Scan one file from `position`; return where to go on, None at the log's end."""
+        """Scan one file from the physical offset `position`; return the next one to scan, None at the log's end."""
         if self._limit is not None and position >= self._limit:
             return None
         file = self._files.find(position)
@@ -180,7 +179,7 @@ class LogScan:
         return self._resume(max(self.end, position), why)  # damage may stand before `position`
 
     def _reaches(self, file_end: int) -> bool:
-        """Whether the log fills the file that ends there: it is known to, or goes on in the next."""
+        """Whether the log fills the file that ends at `file_end`: its known end says so, or it has a later part."""
         is_known = self._limit is not None and self._limit >= file_end
         return is_known or bool(self._files_after(file_end)) or self._claimed_end(file_end) > file_end
 
@@ -192,7 +191,7 @@ class LogScan:
         return _one_ahead(found) if end - start > CHUNK_BYTES else found
 
     def _taken(self, found: ScannedRecords) -> Iterator[ScannedRecords]:
-        """Account for a run, and yield what of it is undamaged."""
+        """Account for a run, and yield its undamaged rows."""
         if len(found) == 0:
             return
         headers = found.records.headers
@@ -220,7 +219,7 @@ class LogScan:
             yield found
 
     def _first_torn(self, found: ScannedRecords) -> int | None:
-        """The first row that our own writer did not bring to disk, and that lost a sector at a power cut."""
+        """The first row that lost a sector at a power cut: fsstore wrote it, and had not brought it to disk."""
         own_from = self._evidence.own_from
         if own_from is None or len(found) == 0 or found.records.headers["physical_offset"][-1] < own_from:
             return None
@@ -228,8 +227,8 @@ class LogScan:
         return next((row for row in lost if found.records.headers["physical_offset"][row] >= own_from), None)
 
     def _first_stale(self, found: ScannedRecords, view: memoryview, file: MappedFile) -> int | None:
-        """The first row of an earlier life of the log, which was overwritten up to there: it was stored earlier than a
-        record before it, and neither it nor any record after it goes on from its queue's number.
+        """The first row left from before a truncation, after which the log was overwritten up to there. It was stored
+        earlier than a record before it, and no record from it on continues its queue's offsets.
 
         Store times alone prove nothing: a clock may step back, and one time may be wrong.
         """
@@ -255,15 +254,14 @@ class LogScan:
     def _goes_on(
         self, found: ScannedRecords, row: int, following: dict[tuple[str, int], int], view: memoryview, file: MappedFile
     ) -> bool:
-        """Whether `row` or a record after it in this file takes up the numbers that are `following`."""
+        """Whether `row` or a record after it in this file continues the queue offsets in `following`."""
         if self._continues(pick(found, slice(row, None)), following):
             return True
         rest = self._scan(file, view, file.start + found.end, found.number) if found.stop is None else ()
         return any(self._continues(run, following) for run in rest)
 
     def _continues(self, found: ScannedRecords, following: dict[tuple[str, int], int]) -> bool:
-        """Whether an entry leads to a record of a run, or one has the number that follows in its queue, or the one
-        after that."""
+        """Whether a record of the run has an entry, or its queue's next offset, or is up to SPARE past that."""
         headers = found.records.headers
         for row, queue, queue_offset in _numbered(found):
             expected = following.get(queue, self._sequence.expected(*queue))
@@ -273,10 +271,11 @@ class LogScan:
                 return True
         return False
 
-    # after what is no good record
+    # past damage
 
     def _resume(self, start: int, reason: str, kind: DamageKind = DamageKind.UNREADABLE) -> int | None:
-        """Where good records go on after `start`, the range between noted; None at the log's end."""
+        """Note the damage from `start` on; return the physical offset of the next good record, None at the log's
+        end."""
         if not self._is_settled(start):
             return None
         found = None if self._lacks_its_head(start) else self._next_good(start)
@@ -289,7 +288,8 @@ class LogScan:
         return found
 
     def _end_at(self, start: int, reason: str) -> int | None:
-        """Nothing good follows `start`. What is claimed to have been written there is damage; None where nothing is."""
+        """No good record follows `start`. If evidence says that bytes were written there, record them as damage and
+        return their end, else None (the log's end)."""
         end = self._claimed_end(start)
         if end <= start:
             return None
@@ -298,7 +298,7 @@ class LogScan:
         return end
 
     def _claimed_end(self, start: int) -> int:
-        """Where what is known to have been written ends, `start` when nothing after it is."""
+        """Physical end of the bytes that were written according to the evidence; `start` without any after it."""
         if self._limit is not None:
             return start
         evidence = self._evidence
@@ -310,8 +310,8 @@ class LogScan:
         return max(ends)
 
     def _unread_end(self, start: int) -> int:
-        """Where the last page from `start` on ends that the disk refuses to read, `start` without one: there may be
-        records in it, which nothing may be written over."""
+        """Physical end of the last page from `start` on that the disk refuses to read, `start` without one. Records may
+        be in it, so it must not be overwritten."""
         if self._is_written_meanwhile:
             return start
         for file in reversed(self._files_after(start)):
@@ -326,13 +326,13 @@ class LogScan:
         return start
 
     def _is_missing(self, topic: str, queue_id: int, queue_evidence: QueueEvidence) -> bool:
-        """Whether the log did not give the number of a queue's newest entry: an entry may lead astray."""
+        """Whether the scan found no record with the queue offset of a queue's newest entry."""
         expected = self._sequence.expected(topic, queue_id)
         return expected is None or queue_evidence.next_offset > expected
 
     def _was_written(self, start: int, end: int) -> bool:
-        """Whether [start, end) was once whole: what a crash keeps from the disk reads as zeros, the head of a record
-        that was never published too. No crash makes a file shorter."""
+        """Whether a record at [start, end) was once whole. Sectors that did not reach the disk before a crash read as
+        zeros, and so does the head of an unpublished record. No crash makes a file shorter."""
         file = self._files.find(start)
         if file is None or end > file.start + file.size:
             return False
@@ -345,7 +345,7 @@ class LogScan:
         return all(any(pages[first:after]) for first, after in pairwise(bounds))
 
     def _next_good(self, start: int) -> int | None:
-        """The next good record after `start`; None when nothing shows one."""
+        """Physical offset of the next good frame at or after `start`, None without one."""
         file = self._files.find(start)
         if file is not None:
             view, position = self._readable(file), start - file.start
@@ -363,17 +363,18 @@ class LogScan:
         return self._search(start)
 
     def _is_only_misnumbered(self, view: memoryview, start: int, file_start: int) -> bool:
-        """Whether all is right at `start` but the number of a ledger's entry: a queue leads to its record."""
+        """Whether only the number of the ledger entry at `start` is wrong: its record is whole and has a queue
+        entry."""
         record = start + self._framing.header_bytes
         return record > start and bool(
             self._evidence.entries_in(record, record + 1) and self._begins(view, start - file_start, file_start)
         )
 
     def _frame_end(self, view: memoryview, position: int, file_start: int) -> int | None:
-        """Where the damaged frame at `position` of a file ends; None when its sizes do not tell.
+        """End of the damaged frame at `position` of a file, as a position; None when its sizes do not tell.
 
-        When size and parts differ, one of them is wrong: the entry for it tells which; else the other leads to a good
-        record, to which an entry leads too if there are any.
+        If the size differs from the sum of the parts, one of them is wrong. A queue entry for the record decides;
+        without one, the end at which a good record begins, preferably a record with an entry.
         """
         framing, evidence = self._framing, self._evidence
         start = position + framing.header_bytes
@@ -394,7 +395,7 @@ class LogScan:
         return self._framing.problem(view[position:], file_start + position) is None
 
     def _search(self, start: int) -> int | None:
-        """The next record at or after `start`, where no frame tells."""
+        """Physical offset of the next good frame at or after `start`, found without the sizes of damaged frames."""
         evidence = self._evidence
         start = evidence.end_around(start)
         has_queues = evidence.dispatched_end >= 0
@@ -411,7 +412,7 @@ class LogScan:
         return None
 
     def _led_to(self, view: memoryview, position: int, file_start: int) -> int | None:
-        """Position of the first whole frame at or after `position` to whose record an entry leads."""
+        """Position of the first whole frame at or after `position` whose record has an entry."""
         for physical_offset, size in self._evidence.entries_in(file_start + position, file_start + len(view)):
             found, end = self._framing.frame_start(physical_offset) - file_start, physical_offset + size - file_start
             if found < position or end > len(view):
@@ -422,7 +423,8 @@ class LogScan:
         return None
 
     def _chained(self, file: MappedFile, position: int, target: int | None, damage_start: int) -> int | None:
-        """The first record from which others follow to `target`; None: to the file's end, as far as it was written."""
+        """Position of the first record from which records follow each other to `target`, or without a target to the end
+        of the file's written part."""
         view = self._readable(file)
         if target is not None:
             return find_chained_record(
@@ -451,17 +453,17 @@ class LogScan:
         return not is_queued(message.sys_flag) or self._evidence.lacks_entry(*slot)
 
     def _went_on(self, message: StoredMessage) -> bool:
-        """Whether a record shows that the log went on after damage, and is not of an earlier life of it."""
+        """Whether a record was written after the damage, and is not left from before a truncation."""
         if self._evidence.is_clean or message.store_time_ms >= self._latest_ms:
             return True
         return 0 < message.queue_offset == self._sequence.expected(message.topic, message.queue_id)
 
     def _lacks_its_head(self, start: int) -> bool:
-        """Whether a batch stands at `start` whose writer died before publishing it, which writes the first 8 bytes.
+        """Whether an unpublished batch begins at `start`: its writer died before it wrote the first 8 bytes.
 
-        The batch's other records may be whole, and must not come back without the first. No queue leads to any of them,
-        and all have one store time, for nothing was written after them. Where queues were lost, the rest of the first
-        record's header has to be there.
+        The batch's other records may be whole, and must not reappear without the first. No queue entry leads to them,
+        and all have the same store time, because no later record exists. Without any queue entries, the rest of the
+        first record's header must be whole.
         """
         file, evidence = self._files.find(start), self._evidence
         record = self._readable(file)[start - file.start :] if file is not None else memoryview(b"")
@@ -472,7 +474,7 @@ class LogScan:
         if evidence.dispatched_end >= 0:
             return start >= evidence.dispatched_end
         if self._framing.header_bytes:
-            return False  # its writer writes the head of an entry first
+            return False  # a ledger's writer writes the head of an entry first
         try:
             header = read_header(record, start)
         except ReadError:
@@ -483,7 +485,7 @@ class LogScan:
         return length is None or not self._is_followed(start + length, header.store_time_ms)
 
     def _is_followed(self, start: int, store_time_ms: int) -> bool:
-        """Whether a record of another time follows in the chain from `start`: not one of the batch stored then."""
+        """Whether a record with another store time, so of no such batch, follows in the chain from `start`."""
         position: int | None = start
         while position is not None and (file := self._files.find(position)) is not None:
             view = self._readable(file)
@@ -503,9 +505,9 @@ class LogScan:
         return self._sequence.fits(message.topic, message.queue_id, message.queue_offset, physical_offset, lost_bytes)
 
     def _note_moved(self, start: int) -> None:
-        """Note the records from `start` on whose topic or queue id is damaged, which no checksum covers: each is whole,
-        and a queue that lacks its number leads to it. Of newest ones also those that may be where they say they are:
-        their numbers are taken."""
+        """Note the records from `start` on whose topic or queue id is damaged, which no checksum covers. Such a record
+        is whole, and an entry of a queue that lacks its queue offset leads to it. A queue's newest entry is enough
+        even if the record may be right as it is: its queue offset is not given again."""
         for topic, queue_id, first, after in [*self._sequence.gaps, *self._missing()]:
             for number in range(first, min(after, first + _MOST_LOOKED_AT)):
                 slot = Slot(topic, queue_id, number)
@@ -524,7 +526,7 @@ class LogScan:
                 self._lose(DamagedRange(begin, end, text, DamageKind.MOVED, self._latest_ms))
 
     def _missing(self) -> Iterator[Gap]:
-        """The newest numbers of queues that the log did not give."""
+        """The newest queue offsets that entries have and the scanned records do not."""
         for (topic, queue_id), queue_evidence in self._evidence.queues.items():
             if self._is_missing(topic, queue_id, queue_evidence):
                 expected = self._sequence.expected(topic, queue_id)
@@ -532,8 +534,9 @@ class LogScan:
                 yield Gap(topic, queue_id, newest if expected is None else expected, queue_evidence.next_offset)
 
     def _has_lost_its_name(self, physical_offset: int, slot: Slot) -> bool:
-        """Whether the record there is of `slot`, whose entry leads to it, though it says another one. The entry is the
-        wrong one where that of the other slot leads there, too, or those beside it lead to other queues' records."""
+        """Whether the record at `physical_offset` belongs to `slot`, whose entry leads to it, but names another slot.
+        The entry is wrong instead if the other slot's entry leads there too, or if the entries beside it lead to other
+        queues' records."""
         size, message = self._evidence.size_at(physical_offset), self._record_at(physical_offset)
         if message is None or (message.store_size, message.queue_offset) != (size, slot.queue_offset):
             return False
@@ -549,18 +552,18 @@ class LogScan:
         return any(damage.start <= physical_offset < damage.end for damage in self.damaged)
 
     def _stands(self, slot: Slot) -> bool | None:
-        """Whether the entry of `slot` leads to a record that says so; None where it leads to none."""
+        """Whether the entry of `slot` leads to a record of that slot; None if it leads to no whole record."""
         message = self._record_at(self._evidence.physical_offset_of(*slot))
         return matches_slot(message, slot) if message is not None else None
 
     def is_moved(self, physical_offset: int, size: int, queue_offset: int) -> bool:
-        """Whether a whole record is there of that size and number. If it is not of the queue whose entry says so, its
-        topic or queue id was damaged, which no checksum covers."""
+        """Whether a whole record of that size and queue offset is there. If it names another queue than the entry's,
+        its topic or queue id was damaged, which no checksum covers."""
         message = self._record_at(physical_offset)
         return message is not None and (message.store_size, message.queue_offset) == (size, queue_offset)
 
     def _record_at(self, physical_offset: int) -> StoredMessage | None:
-        """The whole record there, None where there is none."""
+        """The whole record at `physical_offset`, None without one."""
         file = self._files.find(physical_offset)
         if file is None:
             return None
@@ -575,7 +578,7 @@ class LogScan:
         self._lose(DamagedRange(start, start + int(header["store_size"]), reason, kind, self._latest_ms))
 
     def _lose_suspect(self, suspect: Suspect) -> None:
-        """Take back what was said of a record."""
+        """Note a record that was yielded as good as damage instead."""
         start, text = suspect.physical_offset, _misnumbered(suspect.queue_offset)
         self._lose(DamagedRange(start, start + suspect.store_size, text, DamageKind.MISNUMBERED, self._latest_ms))
         self.records -= 1
@@ -586,7 +589,7 @@ class LogScan:
         self._lost_bytes += damage.end - damage.start
 
     def _forget_tail(self) -> None:
-        """What seemed to be damage, and is followed by no good record, is the log's tail."""
+        """Drop the damage from `end` on: no good record follows it, so it is the log's tail."""
         while self.damaged and self.damaged[-1].start >= self.end:
             damage = self.damaged.pop()
             self._lost_bytes -= damage.end - damage.start
@@ -595,7 +598,7 @@ class LogScan:
         return [file for file in self._files.files if file.start + file.size > physical_offset]
 
     def _readable(self, file: MappedFile) -> memoryview:
-        """What of a file can be read, up to the limit; nothing of one that was cut, deleted or refused."""
+        """The readable bytes of a file, up to the limit; none if it was cut, deleted or refused."""
         try:
             pages = self._pages(file)
         except RefusedReadError as error:
@@ -607,7 +610,7 @@ class LogScan:
 
 
 def _numbered(found: ScannedRecords) -> Iterator[tuple[int, tuple[str, int], int]]:
-    """Row, queue and queue offset of each record of a run that stands in its queue."""
+    """Row, queue and queue offset of each record of a run that has a queue entry."""
     records = found.records
     for row in queued_rows(found).tolist():
         queue = (found.topics[int(found.topic_rows[row])], int(records.queue_ids[row]))
@@ -615,7 +618,7 @@ def _numbered(found: ScannedRecords) -> Iterator[tuple[int, tuple[str, int], int
 
 
 def _tombstone_rows(found: ScannedRecords) -> list[int]:
-    """Rows that frame damaged bytes: see `tombstone`."""
+    """Rows that are tombstones."""
     names = [number for number, topic in enumerate(found.topics) if topic and TOMBSTONE_TOPIC.startswith(topic)]
     if not names:
         return []
@@ -626,7 +629,7 @@ def _tombstone_rows(found: ScannedRecords) -> list[int]:
 
 
 def _times(records: ParsedHeaders) -> Array:
-    """When records were stored, as far as that can be held against those after them; int64 (n,)."""
+    """Store times in ms for comparison with later records, or birth times if SOON_MS is exceeded: int64 (n,)."""
     stored = records.headers["store_time_ms"]
     born = items_at(records.log, records.positions + _BORN_TIME_POSITION, 8).view(">i8").astype(np.int64)
     return np.where(stored - born > SOON_MS, born, stored)
@@ -637,7 +640,7 @@ def _misnumbered(queue_offset: int) -> str:
 
 
 def pick(found: ScannedRecords, rows: Array | slice) -> ScannedRecords:
-    """The run with only these rows."""
+    """The run with only `rows`."""
     kept = np.arange(len(found))[rows].tolist()
     slots = {row: found.slots[old] for row, old in enumerate(kept) if old in found.slots} if found.slots else {}
     return replace(found, records=found.records.take(rows), topic_rows=found.topic_rows[rows], slots=slots)

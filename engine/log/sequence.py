@@ -1,11 +1,11 @@
-"""Sequence: whether the queue offsets that records carry follow each other, queue by queue (docs/format.md, 8).
+"""Sequence: checks that the queue offsets in records follow each other, queue by queue (docs/format.md, 8).
 
-No checksum covers a record's queue offset, topic or queue id; that they fit their neighbours is what shows them
-undamaged.
+No checksum covers a record's queue offset, topic or queue id. A queue offset that fits its neighbours shows that all
+three are undamaged.
 
-A publisher may have written secondary slots (multi-dispatch) himself: one counts only where it goes on from its queue's
-next number, and gives way to a record that has the number as its own. The same holds for the numbers that a
-batch takes which is kept as one record.
+A publisher may have written secondary slots (multi-dispatch) itself. A secondary slot counts only if it has its queue's
+next offset, and a record with that offset as its own displaces it. The same holds for the offsets of a batch that is
+stored as one record.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Seed = Callable[[str, int], int | None]
-"""The queue offset that the next record of a queue must have, None when nothing is known of it."""
+"""The queue offset that the next record of a queue must have, None when it is unknown."""
 
 PlaceOf = Callable[[str, int, int], int]
 """The physical offset that a queue's entry (topic, queue id, queue offset) leads to; -1: there is none."""
 
 SPARE = 1
-"""So many records of a queue may be missing where nothing shows damage: their topic, queue id or transaction bits were
-hit, which nothing tells, and they stand in another queue, or in none."""
+"""Tolerated gap in a queue's offsets without visible damage: a bit flip in topic, queue id or transaction bits moves a
+record out of its queue undetected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A record whose queue offset is believed only because records before it may be lost: `expected` was the number to
-    come, and no record has gone on from this one yet."""
+    """A record whose queue offset is believed only because records before it may be lost. `expected` was the queue's
+    next offset, and no record has continued from this one yet."""
 
     topic: str
     queue_id: int
@@ -50,9 +50,9 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Misnumbered:
-    """What a run of records shows to have a damaged queue offset: `rows` of its own (int64, ascending, mostly empty),
-    and records of `earlier` runs; and `slots` of its rows that are believed, while those of earlier runs that are
-    `displaced` are not any more."""
+    """Records whose queue offset a run shows to be damaged: `rows` of this run (int64, ascending, mostly empty), and
+    records of `earlier` runs. `slots` are the believed secondary slots by row; `displaced` are slots of earlier runs
+    that are believed no longer."""
 
     rows: Array
     earlier: tuple[Suspect, ...] = ()
@@ -61,7 +61,7 @@ class Misnumbered:
 
 
 class Gap(NamedTuple):
-    """Numbers [first, after) of a queue that no record of the log has."""
+    """Queue offsets [first, after) that no record of the log has."""
 
     topic: str
     queue_id: int
@@ -70,8 +70,8 @@ class Gap(NamedTuple):
 
 
 def queued_rows(records: ScannedRecords) -> Array:
-    """Rows that stand in their queue: all but transactions prepared or rolled back, and those whose topic can have
-    none. int64 (k,)."""
+    """Rows that have a queue entry: int64 (k,). Prepared and rolled back transactions have none, nor have topics that
+    can have no queues."""
     in_queue = is_queued(records.records.headers["sys_flag"])
     for number, topic in enumerate(records.topics):
         if not can_have_queues(topic):
@@ -85,7 +85,7 @@ def queue_groups(topic_numbers: Array, queue_ids: Array) -> Array:
 
 
 def equal_groups(groups: Array) -> Iterator[Array | slice]:
-    """The indices of each group, in order."""
+    """The indices of each group, ascending."""
     if (groups == groups[:1]).all():
         yield from [slice(None)] if len(groups) else []
         return
@@ -94,12 +94,12 @@ def equal_groups(groups: Array) -> Iterator[Array | slice]:
 
 
 def all_or(rows: Array, count: int) -> Array | slice:
-    """These of `count` rows, ascending: as a slice if they are all, since numpy need not gather these."""
+    """`rows`, ascending, or a slice if they are all `count` rows: numpy gathers no copy for a slice."""
     return slice(None) if len(rows) == count else rows
 
 
 def secondary_slots_of(found: ScannedRecords, rows: Array) -> dict[int, list[Slot]]:
-    """The secondary slots that those of `rows` claim which have any."""
+    """Secondary slots in the properties of `rows`, by row. Rows without any are left out."""
     _, sizes = found.properties.multi_dispatch
     multiple = rows[sizes[rows] > 0]
     return {
@@ -109,7 +109,7 @@ def secondary_slots_of(found: ScannedRecords, rows: Array) -> dict[int, list[Slo
 
 
 def inner_batches(found: ScannedRecords, rows: Array) -> dict[int, list[Slot]]:
-    """The secondary slots of those of `rows` that are batches kept whole."""
+    """Slots that the batches among `rows` take besides their first, by row: batches that are stored as one record."""
     headers = found.records.headers
     batches: dict[int, list[Slot]] = {}
     for row in rows[headers["sys_flag"][rows] & INNER_BATCH != 0].tolist():
@@ -130,9 +130,9 @@ class QueueSequence:
         deleted_until: Callable[[str], int] = lambda topic: 0,
         multi_dispatch: bool = False,
     ) -> None:
-        """`seed` gives the number that a queue begins with, `physical_offset_of` what an entry says of a number that
-        does not follow. Records of a topic before the physical offset `deleted_until(topic)` count for nothing. Without
-        `multi_dispatch` there are no secondary slots."""
+        """`seed` gives a queue's first offset. `physical_offset_of` is called for a queue offset that does not follow.
+        Records of a topic before the physical offset `deleted_until(topic)` are ignored. `multi_dispatch`: records may
+        have secondary slots."""
         self._seed = seed
         self._physical_offset_of = physical_offset_of
         self._deleted_until = deleted_until
@@ -143,17 +143,17 @@ class QueueSequence:
         self._newest_slots: dict[tuple[str, int], Suspect] = {}
         self._displaced: list[Suspect] = []
         self.gaps: list[Gap] = []
-        """The numbers that were passed over."""
+        """The queue offsets that were skipped."""
 
     def expected(self, topic: str, queue_id: int) -> int | None:
-        """What the next record of the queue must carry; None when any number may be right."""
+        """The queue offset that the queue's next record must have; None when any may be right."""
         queue = (topic, queue_id)
         if queue not in self._next:
             self._next[queue] = self._seed(topic, queue_id)
         return self._next[queue]
 
     def fits(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int, lost_bytes: int) -> bool:
-        """Whether the number can be right when `lost_bytes` of the log before it cannot be read."""
+        """Whether `queue_offset` can be right if `lost_bytes` of the log before it are unreadable."""
         expected = self.expected(topic, queue_id)
         if not _is_possible(queue_offset, physical_offset):
             return False
@@ -166,11 +166,11 @@ class QueueSequence:
         return first <= queue_offset <= expected + _missing(lost_bytes)
 
     def take(self, found: ScannedRecords, lost_bytes: int) -> Misnumbered:
-        """Learn from a run of records; which numbers must be damaged.
+        """Advance by a run of records; return the records whose queue offset must be damaged.
 
-        A number that does not follow is believed when the queue's next record goes on from it (RocketMQ started that
-        queue again), or when lost records explain the step. Where lost records explain it, and the run ends there, a
-        later run may show it wrong: by going on from the number before.
+        An offset that does not follow is believed if the queue's next record continues from it (RocketMQ started that
+        queue again), or if lost records explain the step. If lost records explain it and the run ends there, a later
+        run may disprove it by continuing from the offset before.
         """
         rows = self._without_deleted(found, queued_rows(found))
         if len(rows) == 0:
@@ -217,7 +217,7 @@ class QueueSequence:
     def _take_with_slots(
         self, found: ScannedRecords, rows: Array, secondary: dict[int, list[Slot]], lost_bytes: int
     ) -> tuple[list[int], dict[int, list[Slot]]]:
-        """As `_take_plain`, when some records claim secondary slots, which use up numbers; and those believed."""
+        """As `_take_plain` for records with secondary slots, which take queue offsets; and the believed slots."""
         headers, queue_ids = found.records.headers, found.records.queue_ids
         lines: dict[tuple[str, int], list[_Numbered]] = {}
         for row in rows.tolist():
@@ -240,8 +240,7 @@ class QueueSequence:
     def _believed_line(
         self, found: ScannedRecords, queue: tuple[str, int], line: list[_Numbered], lost_bytes: int
     ) -> list[_Numbered]:
-        """The rows of one queue, without secondary slots that do not go on from the number before, or have that of a
-        later record."""
+        """The rows of one queue without the secondary slots that do not follow, or have a later record's offset."""
         if all(numbered.own for numbered in line):
             return line
         starts = found.records.headers["physical_offset"]
@@ -258,7 +257,7 @@ class QueueSequence:
                 if fits or offset == (expected or 0) + SPARE or following == offset + 1:
                     expected = offset + 1
                 else:
-                    lost += 1  # its number is damaged, and it had one
+                    lost += 1  # its offset is damaged, but the record took one
             elif not fits or to_come[offset]:
                 continue
             else:
@@ -269,7 +268,7 @@ class QueueSequence:
     def _take_line(
         self, found: ScannedRecords, queue: tuple[str, int], line: list[_Numbered], lost_bytes: int
     ) -> list[int]:
-        """Learn from what a run holds of one queue; the rows whose own number must be damaged."""
+        """Advance by one queue's part of a run; return the rows whose own queue offset must be damaged."""
         headers, missing = found.records.headers, _missing(lost_bytes)
         offsets = [numbered.queue_offset for numbered in line]
         physical_offsets = headers["physical_offset"][[numbered.row for numbered in line]].tolist()
@@ -307,8 +306,8 @@ class QueueSequence:
         return [line[stray].row for stray in walked.wrong if line[stray].own]
 
     def _note_newest_slot(self, queue: tuple[str, int], line: list[_Numbered], since: int | None) -> None:
-        """Remember from which number on a queue ends in secondary slots: the next record may have that as its own.
-        `since` is that number where the line holds nothing else."""
+        """Note the queue offset from which a queue ends in secondary slots only: the next record may have it as its
+        own. `since` is that offset if the whole line is secondary slots."""
         count = 0
         while count < len(line) and not line[-1 - count].own:
             count += 1
@@ -319,7 +318,7 @@ class QueueSequence:
 
 
 class _Numbered(NamedTuple):
-    """A row in a queue: its own, or one that multi-dispatch names."""
+    """A row and one of its queue offsets: its own, or that of a secondary slot."""
 
     row: int
     queue_offset: int
@@ -327,9 +326,9 @@ class _Numbered(NamedTuple):
 
 
 class _Walked(NamedTuple):
-    """Rows of one queue that must be damaged, and what is expected behind them. `jump` is the last row that is right if
-    it follows lost ones: there `before_jump` was expected, which nothing has confirmed. `gaps` are ranges
-    [first, after) of numbers that no row has."""
+    """`wrong` are the rows of one queue that must be damaged, `expected` is the next queue offset. `jump` is the last
+    row that was accepted only on the assumption that earlier records were lost; `before_jump` was expected there.
+    `gaps` are ranges [first, after) of queue offsets that no row has."""
 
     wrong: list[int]
     expected: int
@@ -339,7 +338,7 @@ class _Walked(NamedTuple):
 
 
 def _missing(lost_bytes: int) -> int:
-    """How many records of one queue can be missing at most."""
+    """Upper limit of the records of one queue that can be missing."""
     return lost_bytes // MIN_RECORD_BYTES + SPARE
 
 
@@ -350,8 +349,8 @@ def _walk(
     missing: int,
     physical_offset_of: Callable[[int], int],
 ) -> _Walked:
-    """Judge the numbers of one queue; `missing` records at most were lost before them. `physical_offset_of` says
-    where the queue's entry of a number leads: of two records with one number it tells which has it."""
+    """Check the queue offsets of one queue, before which `missing` records at most were lost. `physical_offset_of`
+    gives the physical offset in the entry at a queue offset: it decides between two records with the same one."""
     wrong: list[int] = []
     gaps: list[tuple[int, int]] = []
     jump, before_jump = None, expected
@@ -374,7 +373,7 @@ def _walk(
 
 
 def _is_possible(offset: int, physical_offset: int) -> bool:
-    """Whether the log before `physical_offset` has room for the records before that number."""
+    """Whether the log before `physical_offset` has room for `offset` records."""
     return 0 <= offset <= physical_offset // MIN_RECORD_BYTES
 
 
@@ -387,7 +386,7 @@ def _believed(offset: int, physical_offset: int, expected: int, following: int |
 
 
 def _disproves(offsets: list[int], suspect: Suspect, missing: int) -> bool:
-    """Whether a queue's next numbers go on from the one before the suspect record: then that record's is wrong."""
+    """Whether a queue's next offsets continue from the record before the suspect one, whose offset then is wrong."""
     following = offsets[1] if len(offsets) > 1 else None
     if following is not None and following != offsets[0] + 1:
         return False

@@ -1,9 +1,9 @@
-"""Tombstones: damaged bytes of the log turned into a record that everybody skips (docs/format.md, 8).
+"""Tombstones: damaged bytes of the log, framed as a record that all readers skip (docs/format.md, 8).
 
-A reader of the log that meets bytes which are no record stops there; RocketMQ, when it recovers, deletes all that
-follows. So `repair` frames a damaged range:
+A reader of the log stops at bytes that are no record, and RocketMQ's recovery deletes all bytes after them. So `repair`
+frames a damaged range:
 
-    header of a rolled-back transaction | the damaged bytes, but for those the frame takes | topic DAMAGED-BYTES
+    header of a rolled-back transaction | the damaged bytes that the frame does not overwrite | topic DAMAGED-BYTES
 
 Such a record is in no queue and in no index. A range that reaches the end of its file becomes a blank.
 """
@@ -30,21 +30,21 @@ TOMBSTONE_TOPIC = "DAMAGED-BYTES"
 HEADER = HEADERS[0]
 NO_HOST = bytes(8)
 NO_NUMBER = -1
-"""As queue offset: no entry leads to a frame as to its record, of a topic of that name neither."""
+"""Queue offset in a tombstone: no entry has it, not even in a queue of a topic named DAMAGED-BYTES."""
 
 
 def is_tombstone(topic: str, store_size: int) -> bool:
-    """Whether a rolled-back record of that topic and size frames damaged bytes."""
+    """Whether a rolled-back record of `topic` with `store_size` bytes frames damaged bytes."""
     return topic == TOMBSTONE_TOPIC[: store_size - MIN_RECORD_BYTES]
 
 
 def fits_tombstone(start: int, end: int, file_end: int) -> bool:
-    """Whether the range [start, end) of a file is long enough for a frame."""
+    """Whether the positions [start, end) of a file of `file_end` bytes are long enough for a frame."""
     return end - start > MIN_RECORD_BYTES if end < file_end else end - start >= BLANK_BYTES
 
 
 def write_tombstone(file: MappedFile, start: int, end: int, store_time_ms: int) -> None:
-    """Frame the positions [start, end) of a log file. StoreFullError. Stopped half way, they are still damaged."""
+    """Frame the positions [start, end) of a log file. An interrupted call leaves them damaged. StoreFullError."""
     pages = file.writable()
     if end == file.size:
         pages[start : start + BLANK_BYTES] = encode_blank(end - start)
@@ -76,7 +76,7 @@ def write_tombstone(file: MappedFile, start: int, end: int, store_time_ms: int) 
 
 
 def keep_bytes(folder: Path, file: MappedFile, start: int, end: int, disk: Disk) -> Path:
-    """Copy positions [start, end) of a log file, as they are, to a file of their own, durably. OSError,
+    """Copy positions [start, end) of a log file unchanged to a file in `folder`, durably; return its path. OSError,
     RefusedReadError: there is no copy."""
     for changed in make_directory(folder):
         disk.sync_directory(changed)

@@ -1,8 +1,8 @@
-"""Unread: bytes of the log that the disk refused while recovery made what follows from them.
+"""Unread ranges: bytes of the log that the disk refused while recovery made derived data from them.
 
-The messages in them keep their numbers: entries that lead there stay as they were, and numbers without an entry get one
-that reads as damaged. Keys of these messages are in no index. The recovery point remembers such ranges, so that the
-first opening that can read one makes what follows from it again.
+The messages in them keep their queue offsets: entries that lead there stay unchanged, and offsets without an entry get
+one that reads as damaged. No index has the keys of these messages. The recovery point stores the ranges, and the first
+opening that can read a range makes its derived data again.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Range = tuple[int, int]
 
 
 class UnreadRanges:
-    """Which of the damaged ranges of a log the disk refuses. Thread safety: one caller."""
+    """Tells which damaged ranges of a log the disk refuses. Thread safety: one caller."""
 
     def __init__(self, files: FileQueue, ranges: Iterable[Range] = ()) -> None:
-        """`ranges` are those that were refused at an earlier opening."""
+        """`ranges` were refused at an earlier opening."""
         self._files = files
         self._refused: dict[Range, bool] = {}
         known = [(one, self.is_refused(*one)) for one in ranges if one[1] > files.min_offset]
         self.still = tuple(one for one, is_refused in known if is_refused)
-        """Those of `ranges` that are refused now, too."""
+        """The `ranges` that the disk still refuses."""
         self.again = tuple(one for one, is_refused in known if not is_refused)
-        """Those that can be read by now."""
+        """The `ranges` that can be read now."""
 
     def is_refused(self, start: int, end: int) -> bool:
         """Whether the disk refuses a byte of [start, end) of the log. OSError."""
@@ -50,12 +50,13 @@ class UnreadRanges:
                 yield unread_end(file, first, after) > first
 
     def was_refused(self, start: int, end: int) -> bool:
-        """Whether [start, end) is within a range that was refused and can be read by now."""
+        """Whether [start, end) lies in a range that was refused earlier and can be read now."""
         return any(first <= start and end <= after for first, after in self.again)
 
 
 def parts_of(files: FileQueue, start: int, end: int) -> Iterator[tuple[MappedFile, int, int]]:
-    """The files that have bytes of [start, end), and the positions [first, after) of these in each."""
+    """(file, first, after) for each file with bytes of the physical range [start, end): they are at its positions
+    [first, after)."""
     for file in files.files:
         first, after = max(start - file.start, 0), min(end - file.start, file.size)
         if first < after:
@@ -63,9 +64,9 @@ def parts_of(files: FileQueue, start: int, end: int) -> Iterator[tuple[MappedFil
 
 
 def keep_entries(runs: Iterable[tuple[int, Entries]], first: int, entries: Entries, unread: Iterable[Range]) -> None:
-    """Put into `entries`, a queue's from the queue offset `first` on, those of `runs` that lead to `unread` ranges.
-    Each run is what the queue had from a queue offset on. Others that follow one repeat where it leads, since entries
-    lead ever further."""
+    """Copy into `entries`, which begin at the queue offset `first`, the entries of `runs` that lead to `unread` ranges.
+    A run is (queue offset, entries the queue had from there on). Entries after a copied one repeat its physical offset
+    and size, because physical offsets in a queue never fall."""
     ranges = list(unread)
     kept = np.zeros(len(entries), dtype=bool)
     for run_first, run in runs:
