@@ -12,9 +12,9 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Messages of one queue that are gone: queue offsets [old_min, new_min).
+    """Messages of one queue that were deleted: queue offsets [old_min, new_min).
 
-    `physical_offsets`, int64 (n,): where their records were, in queue order, as far as the queue's files still held it.
+    `physical_offsets`, int64 (n,): starts of their records in queue order, as far as the queue's files still had them.
     """
 
     topic: str
@@ -25,27 +25,28 @@ class Expired:
 
 
 class StoreListener:
-    """Override the events that you want. Methods are called from any thread, and must be quick and not raise.
+    """Override the events that you need. Methods are called on any thread, possibly under the store's own locks.
 
-    They may be called while the store's own locks are held: note the fact, wake your thread, return.
+    They must be quick and must not raise: note the fact, wake your thread, return.
     """
 
     def appended(self, topic: str, queue: int) -> None:
         """Messages became readable in this queue."""
 
     def expired(self, expired: Expired) -> None:
-        """The oldest messages of a queue are gone."""
+        """The oldest messages of a queue were deleted."""
 
     def queue_gone(self, topic: str, queue: int) -> None:
-        """FOLLOW: a queue was deleted with all that was in it; another of its name may be there already."""
+        """FOLLOW: a queue was deleted with its messages; a new queue may have its name already."""
 
     def topics_changed(self) -> None:
-        """A topic or a queue came or went."""
+        """A topic or a queue was made or deleted."""
 
     def log_rewritten(self, physical_end: int) -> None:
-        """FOLLOW: nothing of the log that was shown, up to `physical_end`, can be read any more, and nothing of the one
-        that is there now is shown before this returns: physical offsets mean other messages from then on. It may take
-        its time."""
+        """FOLLOW: another log replaced the one that was shown up to `physical_end`. The old log can't be read any more.
+
+        The new one is shown after this returns; physical offsets then mean other messages. This method may be slow.
+        """
 
 
 class Listeners:
@@ -67,26 +68,26 @@ class Listeners:
         return unsubscribe
 
     def appended(self, topic: str, queue: int) -> None:
-        """Notify all that messages became readable."""
+        """Call `appended` of each listener."""
         for listener in self._subscribed:
             listener.appended(topic, queue)
 
     def expired(self, expired: Expired) -> None:
-        """Notify all that the oldest messages of a queue are gone."""
+        """Call `expired` of each listener."""
         for listener in self._subscribed:
             listener.expired(expired)
 
     def queue_gone(self, topic: str, queue: int) -> None:
-        """Notify all that a queue was deleted, and perhaps recreated."""
+        """Call `queue_gone` of each listener."""
         for listener in self._subscribed:
             listener.queue_gone(topic, queue)
 
     def log_rewritten(self, physical_end: int) -> None:
-        """Notify all that another log came in place of the one that was shown up to `physical_end`."""
+        """Call `log_rewritten` of each listener."""
         for listener in self._subscribed:
             listener.log_rewritten(physical_end)
 
     def topics_changed(self) -> None:
-        """Notify all that topics or queues came or went."""
+        """Call `topics_changed` of each listener."""
         for listener in self._subscribed:
             listener.topics_changed()

@@ -1,7 +1,6 @@
-"""Queue: one queue of a store, resolved once, to write to and read from.
+"""Queue: handle for writing and reading one queue of a store.
 
-Whoever works with one queue for a while holds one of these: what a look-up by topic and queue id finds is kept, and is
-looked up again only when the queue was deleted, recreated or cut.
+A handle caches the look-up by topic and queue id. It looks up again only after the queue was deleted, recreated or cut.
 """
 
 from __future__ import annotations
@@ -51,33 +50,32 @@ Array = np.ndarray[Any, Any]
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 SINGLE_ROWS = 16
-"""How many messages are read one by one before more are read at once: four times as many each time, up to RUN_ROWS."""
+"""Messages read singly at first. Later runs are four times as long each, up to RUN_ROWS."""
 RUN_ROWS = 8192
 GROUP_ROWS = 512
-"""So many messages at most are made together."""
+"""Maximum number of messages that are decoded together."""
 HEADER_ROWS = 1024
-"""As COLUMN_ROWS, of headers where there are batches: of their messages copies are made meanwhile."""
+"""As COLUMN_ROWS, for headers of a log with batches: the messages of a batch are copied."""
 HELD_ROWS, HELD_BYTES = 16_384, 4 << 20
-"""How many entries are looked at together, and about how many bytes of records are searched together."""
+"""Limits of one search step: entries, and approximate bytes of records."""
 SPARSE_BYTES = 4096
-"""Where records are further from each other, on average, only the pages are read that are looked at."""
+"""Average distance of records above which the log is not read ahead: only the touched pages are read."""
 APART_ROWS = 512
-"""How many messages are searched apart from the others where one can't be searched where it is stored: where one is,
-more are likely."""
+"""Messages that are searched separately once one can't be searched in the log: more such messages are likely near."""
 
 
 Damaged = Callable[[int], None]
-"""Is called with the queue offset of a message that is left out because it is damaged."""
+"""Callback for the queue offset of a damaged message, which a read skips."""
 
 
 def ignore(queue_offset: int) -> None:
-    """Whoever reads does not ask which are damaged."""
+    """Default `Damaged` callback: does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Messages that hold one of several texts: their queue offsets, the number of the first of those texts (both int64
-    (n,)), and their bodies, which may be in the mapped log."""
+    """Messages whose body contains one of several texts: their queue offsets, the index of the first text that matched
+    (both int64 (n,)), and their bodies, which may view the mapped log."""
 
     offsets: Array
     numbers: Array
@@ -85,8 +83,9 @@ class Held:
 
 
 class Queue:
-    """One queue of a store; `MessageStore.queue` gives it. It may be held for as long as the store is open: when the
-    queue is deleted every call raises TopicNotFoundError, and when it is made again they go on with the new one.
+    """One queue of a store; `MessageStore.queue` returns it. It is usable while the store is open.
+
+    After the queue was deleted every call raises TopicNotFoundError; once it is recreated, calls use the new queue.
 
     Thread safety: any thread; writers take turns, readers never wait for writers.
     """
@@ -114,7 +113,7 @@ class Queue:
         refusal: Refusal,
         writer: Writer | None,
     ) -> None:
-        """Use `MessageStore.queue`. `refusal` says why there is no `writer`."""
+        """Use `MessageStore.queue`. `refusal` has the reason when `writer` is None."""
         self.topic = topic
         self.queue_id = queue_id
         self._log = reader.log
@@ -131,7 +130,7 @@ class Queue:
         return f"<Queue {self.topic}/{self.queue_id}>"
 
     def _resolve(self) -> ConsumeQueue | None:
-        """The queue's entries as the store has them now; None when there are none yet."""
+        """The current consume queue; None when it has no entries yet."""
         queue = self._consume_queue
         if queue is None or queue.is_stale:
             queue = self._consume_queue = self._queues.get(self.topic, self.queue_id)
@@ -147,8 +146,7 @@ class Queue:
     # publishing
 
     def put(self, message: Message) -> PutResult:
-        """Store one message of this topic: as `MessageStore.put`, but a topic that was deleted is not made again.
-        TopicNotFoundError."""
+        """Store one message of this topic, as `MessageStore.put`. TopicNotFoundError after the topic was deleted."""
         queue = self._consume_queue
         if queue is None or queue.is_stale:
             queue = self._current()
@@ -182,7 +180,7 @@ class Queue:
         return IllegalMessageError(f"it is of topic {topic!r}, and the queue of {self.topic!r}")
 
     def _require_writer(self) -> Writer:
-        """ReadOnlyStoreError: the store is not written."""
+        """The writer. ReadOnlyStoreError: the store is not open for writing."""
         self._refusal.require_none()
         assert self._writer is not None
         return self._writer
@@ -200,7 +198,7 @@ class Queue:
         return QueueBounds(min(queue.min_offset, max_offset), max_offset)
 
     def get(self, queue_offset: int) -> StoredMessage:
-        """The message at a queue offset, with all that can be checked checked. Errors as `MessageStore.get`."""
+        """The message at a queue offset; its slot, framing and CRC are checked. Errors as `MessageStore.get`."""
         queue = self._consume_queue
         if queue is None or queue.is_stale:
             queue = self._current()
@@ -223,9 +221,7 @@ class Queue:
         return MessageNotFoundError(self.topic, self.queue_id, queue_offset)
 
     def read(self, start: int, count: int | None = None, damaged: Damaged = ignore) -> Iterator[StoredMessage]:
-        """Messages from queue offset `start` on, oldest first, within `count` offsets; damaged ones are left out, and
-        `damaged` is called with their queue offsets. Reads ahead, the further the longer it goes on.
-        TopicNotFoundError."""
+        """As `MessageStore.read`."""
         self._current()
         return chain.from_iterable(self._runs(start, count, damaged))
 
@@ -248,7 +244,7 @@ class Queue:
                 damaged(queue_offset)
 
     def _run(self, first: int, end: int, damaged: Damaged) -> Iterator[Iterable[StoredMessage]]:
-        """The messages at [first, end): made together, but for those that need a look of their own."""
+        """The messages at [first, end). They are decoded together, except those that must be read singly."""
         places = self._places(first, end)
         while len(places):
             group = self._records.group(self.topic, self.queue_id, first, places[:GROUP_ROWS])
@@ -263,7 +259,7 @@ class Queue:
         yield self._one_by_one(first, end, damaged)
 
     def _places(self, first: int, end: int) -> Array:
-        """Where records from queue offset `first` on begin (int64 (n,)), as far as the queue can tell at once."""
+        """Physical offsets of the records from queue offset `first` on, int64 (n,); n may be less than end - first."""
         queue = self._resolve()
         try:
             found = queue.known_entries(first, end - first) if queue is not None else np.empty(0, ENTRY)
@@ -274,7 +270,7 @@ class Queue:
     def _completed(
         self, messages: Sequence[StoredMessage | None], first: int, damaged: Damaged
     ) -> Iterator[StoredMessage]:
-        """The messages from `first` on; those that are None as `get` finds them."""
+        """The messages from queue offset `first` on; each None is replaced by a single read."""
         for queue_offset, message in enumerate(messages, first):
             if message is not None:
                 yield message
@@ -282,8 +278,7 @@ class Queue:
                 yield from self._one_by_one(queue_offset, queue_offset + 1, damaged)
 
     def entries(self, start: int, count: int) -> Entries:
-        """Consume-queue entries (dtype ENTRY, shape (n,)) from max(start, min_offset) on, up to start + count; of size
-        0 those that the disk refuses, which lead to no record."""
+        """As `MessageStore.entries`."""
         queue = self._current()
         if queue is None:
             return np.empty(0, ENTRY)
@@ -291,7 +286,7 @@ class Queue:
         return _with_tags_codes(queue.known_entries(first, max(start + count - first, 0)), self._log.files)
 
     def headers(self, start: int, count: int) -> Array:
-        """HEADER (n,), row i for queue offset start + i; not `ok` what is damaged or expired."""
+        """HEADER (n,); row i has queue offset start + i. `ok` is false for damaged and expired messages."""
         queue = self._current()
         end = min(start + count, queue.max_offset) if queue is not None else start
         found = np.zeros(max(end - start, 0), HEADER)
@@ -308,7 +303,7 @@ class Queue:
         return found
 
     def record_sizes(self, start: int, count: int) -> tuple[Array, Array]:
-        """Store sizes and body sizes of messages from max(start, min_offset) on, as `read_sizes` tells them."""
+        """Store sizes and body sizes in bytes, from queue offset max(start, min_offset) on, as `read_sizes`."""
         queue = self._current()
         if queue is None:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -327,9 +322,7 @@ class Queue:
     def holding(
         self, start: int, count: int, texts: Sequence[bytes], any_case: bool = False, damaged: Damaged = ignore
     ) -> Iterator[Held]:
-        """Of up to `count` messages from max(start, min_offset) on those whose body holds one of `texts`, or all if
-        there are none, oldest first; damaged ones are left out, and `damaged` is called with their queue offsets (a
-        body's CRC is looked at where it holds a text). With `any_case` ASCII letters of either case are the same."""
+        """As `MessageStore.holding`."""
         queue = self._current()
         if queue is None:
             return
@@ -353,8 +346,7 @@ class Queue:
                 first, entries = first + done, entries[done:]
 
     def _ahead(self, queue: ConsumeQueue, first: int, end: int) -> Iterator[tuple[int, Entries]]:
-        """The entries at [first, end), some at a time, and the queue offset of the first of these. The disk reads the
-        records of the next ones meanwhile."""
+        """Yields (queue offset, entries) for [first, end). The disk reads the next records during the caller's work."""
         found: tuple[int, Entries] | None = None
         while (first := max(first, queue.min_offset)) < end:
             entries = queue.known_entries(first, min(HELD_ROWS, end - first))
@@ -371,7 +363,7 @@ class Queue:
             yield found
 
     def _held_apart(self, queue: ConsumeQueue, run: Run, texts: Texts, damaged: Damaged) -> Held:
-        """The messages of a run that hold one of `texts`, whatever their records are like."""
+        """The messages of a run that contain one of `texts`; handles compressed bodies and inner batches, too."""
         records = run.records
         is_packed = records.headers["sys_flag"] & COMPRESSED_FLAG != 0
         numbers = find_texts(texts, records.log, *records.bodies)
@@ -390,7 +382,7 @@ class Queue:
         return Held(run.first + rows[taken], numbers[taken], bodies.take(taken))
 
     def columns(self, start: int, count: int) -> Columns:
-        """Bodies, keys and tags as arrays; rows from max(start, min_offset) on."""
+        """Bodies, keys and tags as arrays, from queue offset max(start, min_offset) on. TopicNotFoundError."""
         queue = self._current()
         if queue is None:
             return Columns.concatenate([])
@@ -407,7 +399,7 @@ class Queue:
         return Columns.concatenate(parts)
 
     def blocks(self, start: int, count: int) -> list[Block]:
-        """All that messages have, as arrays; rows from max(start, min_offset) on."""
+        """All fields as arrays, from queue offset max(start, min_offset) on. TopicNotFoundError."""
         queue = self._current()
         if queue is None:
             return []
@@ -428,8 +420,10 @@ class Queue:
 
 
 def _with_tags_codes(entries: Entries, log_files: FileQueue) -> Entries:
-    """The entries, with the records' own tags codes where a broker put addresses in an extension; 0, as of messages
-    without tags, where these are delayed or can't be read."""
+    """The entries with the tags codes of their records where a broker stored extension addresses instead.
+
+    The code is 0, as without tags, for messages that are delayed or can't be read.
+    """
     codes = entries["tags_code"].astype(np.int64)
     rows = np.flatnonzero(codes <= LAST_EXTENSION_CODE)
     if not len(rows):

@@ -1,4 +1,4 @@
-"""What the store answers: plain frozen records."""
+"""Frozen records that the engine returns."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class QueueBounds:
 
 
 class PutResult(NamedTuple):
-    """Where one message went. `topic` and `queue` are where it is stored (a delayed message's are the schedule's).
+    """Position of one stored message. `topic` and `queue` of a delayed message are those of the schedule topic.
 
-    `store_host` is encoded, as the record holds it.
+    `store_host` is encoded as in the record.
     """
 
     topic: str
@@ -50,7 +50,7 @@ class PutResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PutRange:
-    """Where a batch went: queue offsets [queue_offset, queue_offset + count); count 0 when nothing was to be stored.
+    """Position of a stored batch: queue offsets [queue_offset, queue_offset + count); count is 0 for an empty batch.
 
     `physical_offset` is the first record's, `physical_end` just past the last (equal when count is 0).
     """
@@ -66,11 +66,11 @@ class PutRange:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What opening found and did.
+    """Result of the recovery at an opening.
 
-    `clean` is true when the last writer closed the store; `scanned_bytes` of the commit log were read and checked;
-    `cut_bytes` of a torn or stale tail were dropped; `damaged` are the physical offsets of damaged ranges that
-    stay in the log and read as errors; `rebuilt` names the derived data made again; `notes` are sentences for people.
+    `clean`: the last writer closed the store. `scanned_bytes` of the commit log were read and checked. `cut_bytes` of
+    a torn or stale tail were dropped. `damaged`: physical offsets of damaged ranges, which stay in the log and read
+    as errors. `rebuilt`: names of the derived data that was rebuilt. `notes`: sentences for the user.
     """
 
     clean: bool = True
@@ -85,8 +85,8 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """Files of the log that retention deleted at `at_ms`, or would delete now, for one reason: how many, their bytes,
-    and the messages in them that queues led to, with the store times of the first and the last (None: of none)."""
+    """Log files that retention deleted at `at_ms`, or would delete now, for one reason. `messages` counts those in the
+    queues; `oldest_ms` and `newest_ms` are their first and last store times (None: no messages)."""
 
     at_ms: int
     reason: str
@@ -107,7 +107,7 @@ class Deletion:
         return f"{what}{stored}: {self.reason}"
 
     def and_then(self, later: Deletion) -> Deletion:
-        """Both as one: `later` is about files behind these."""
+        """Both deletions as one. The files of `later` follow these in the log."""
         return Deletion(
             self.at_ms,
             self.reason,
@@ -120,9 +120,8 @@ class Deletion:
 
 
 class IndexState(NamedTuple):
-    """Whether keys are found: `state` is "in use", "rebuilt" (made again at the opening), "derived" (made from the log
-    that is followed), "none" or "not proved"; for all but the first `reason` is a sentence. With the last two a
-    follower finds no key, or not each."""
+    """State of the key index: "in use", "rebuilt" (at the opening), "derived" (from the followed log), "none" (a
+    follower finds no key) or "not proved" (a follower may miss keys). `reason` is a sentence, None for "in use"."""
 
     state: str
     reason: str | None = None
@@ -163,33 +162,31 @@ class StoreStats:
     sync_flush: bool
     opened_at_ms: int
     commit_log_kind: str = "RocketMQ"
-    """Whose commit log it is: RocketMQ's own, or DLedger's."""
+    """Format of the commit log: RocketMQ's own, or DLedger's."""
     index: str = "in use"
-    """As IndexState tells it."""
+    """`IndexState.state`."""
     index_reason: str | None = None
     queues_derived: str | None = None
-    """Why consume queues are derived from the log; None: the store's own are used."""
+    """Reason why consume queues are derived from the log; None: the store's own are used."""
     not_shown: tuple[str, ...] = ()
-    """In sentences: what the store has in a form that is not read, and from where a follower can't read the log on."""
+    """Sentences: data in a form that is not read, and the offset after which a follower can't read the log."""
     damaged_places: int = 0
-    """Places of the log that readers could not read, since this open."""
+    """Count of log offsets where readers met a damaged record since this open."""
     no_space_reason: str | None = None
-    """Why the newest publication found no space, as long as that holds; None: it found some."""
+    """Reason why the newest publication found no space, while that lasts; None: it found space."""
     last_deletion: Deletion | None = None
-    """What retention deleted last, since this open."""
+    """The last deletion by retention since this open."""
     refused_pages: int = 0
-    """Pages of log, queues and index that the disk refused to read, of all stores of this process since it began. One
-    that is tried again counts again."""
+    """Failed page reads of logs, queues and indexes, of all stores of this process since it began; retries count."""
     ignored_errors: int = 0
-    """Errors of the disk since this open that cost time or memory alone: a mark or sizes that were not written, keys
-    that wait."""
+    """Disk errors since this open that cost only time or memory: an unwritten mark, unwritten sizes, delayed keys."""
     last_ignored_error: str | None = None
     recovery: RecoveryReport = field(default_factory=RecoveryReport)
 
 
 @dataclass(frozen=True, slots=True)
 class NewestRecord:
-    """The last good record of a log: where, how long, stored when."""
+    """The last good record of a log; `size` in bytes."""
 
     physical_offset: int
     size: int
@@ -202,7 +199,7 @@ class NewestRecord:
 
 
 class DamageKind(Enum):
-    """What is known of a range without a good record."""
+    """Cause of a range without a good record."""
 
     UNREADABLE = "no record can be made out"
     LOST_SECTOR = "a sector of zeros where topic and properties should be"
@@ -226,12 +223,12 @@ class DamagedRange:
 
     @property
     def is_new(self) -> bool:
-        """Whether it is damage that nobody has dealt with."""
+        """Whether the damage is not handled yet: neither repaired nor explained by another record."""
         return self.kind not in (DamageKind.MOVED, DamageKind.BLANK, DamageKind.TOMBSTONE)
 
 
 class ProblemKind(Enum):
-    """What is wrong, in the words that `mountctl check` prints."""
+    """Kind of a broken invariant; `mountctl check` prints the values."""
 
     BAD_RECORD = "bad record"
     STALE_TAIL = "stale tail"
@@ -249,7 +246,8 @@ class ProblemKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One broken invariant. `path` is relative to the store; `position` a byte there, -1: the file as a whole."""
+    """One broken invariant. `path` is relative to the store; `position` is a byte of that file, or -1 for the whole
+    file."""
 
     kind: ProblemKind
     path: str
@@ -263,7 +261,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class CheckProgress:
-    """How far a check or repair is: bytes of the commit log read, of how many; `stage` is a word to show."""
+    """Progress of a check or repair in bytes of the commit log; `stage` is a word to show."""
 
     stage: str
     done_bytes: int

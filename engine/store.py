@@ -1,4 +1,4 @@
-"""MessageStore: the engine's front door, which wires the commit log, what is derived from it, and their keepers."""
+"""MessageStore: the engine's public entry point. It wires commit log, derived data and background threads."""
 
 from __future__ import annotations
 
@@ -71,19 +71,19 @@ from engine.write.retention_plan import DiskUse, RetentionPlan, disk_use
 from engine.write.writer import Refusal, Writer
 
 Hold = FileHold
-"""Keeps the commit-log file under one physical offset readable; release it, or use it as a context manager."""
+"""Keeps the commit-log file at one physical offset readable; release it, or use it as a context manager."""
 
 MAX_TIME_MS = (1 << 63) - 1
-"""The end of time, for queries without one."""
+"""Default end of the time range of a query."""
 
 CLOSING_S = 0.5
-"""How long closing goes on summing streams, for the next one who opens the store."""
+"""Time limit in seconds for summing streams at closing; the next opening uses the sums."""
 
 ROOM_FACTOR = 2
-"""A disk with room for so many log files is worth another try."""
+"""Free disk space, in log files, from which a stopped store may be reopened for writing."""
 
 BODY_LIMIT_FACTOR = 16
-"""A compressed body may become so many times the message limit."""
+"""Limit of a decompressed body, as a multiple of the message limit."""
 
 
 class MessageStore:
@@ -94,14 +94,14 @@ class MessageStore:
     """
 
     def __init__(self, path: Path, config: StoreConfig, opened: Opened, disk_use: DiskUse) -> None:
-        """Use `open`. Takes `opened` over."""
+        """Use `open`. The store owns `opened` from now on."""
         self.path = path
         self.config = config
         self.mode = config.mode
         self.recovery: RecoveryReport = opened.recovered.report
         self.opened_at_ms = config.clock()
         self.log_generation = 0
-        """FOLLOW: another number whenever another log came in place of the one that was shown."""
+        """FOLLOW: changes whenever another log replaced the one that was shown."""
         self._opened = opened
         self._parts = opened.parts
         self._log = opened.parts.log
@@ -131,7 +131,7 @@ class MessageStore:
             None if writes else ReadOnlyStoreError(config.stopped or _READ_ONLY_REASONS[config.mode])
         )
         self._known_durable_end: int | None = None
-        """Of a store that is stopped: its log is on disk for certain up to there."""
+        """Stopped store: physical offset before which the log is certainly on disk."""
         if config.stopped is not None:
             self._known_durable_end = opened.recovered.trusted_end
         self._lifecycle = threading.Lock()
@@ -184,14 +184,13 @@ class MessageStore:
         create: bool = False,
         disk_use: DiskUse = disk_use,
     ) -> MessageStore:
-        """Open the store at `path` as `config.mode` says: WRITE recovers it, READ_ONLY reads it, FOLLOW reads it beside
-        its writer. With `create`, WRITE makes a store where nothing is, and opens one that is there; a directory that
-        has to be made is its owner's alone.
+        """Open the store at `path` in `config.mode`: WRITE recovers it, READ_ONLY reads it, FOLLOW reads it while
+        another process writes it. With `create`, WRITE makes a missing store; a new directory is private to its owner.
 
-        `disk_use` tells retention how full the disk is. NotAStoreError (nothing is there, or something else),
-        StoreLockedError (another process writes it), UnsupportedStoreError (names what is not read), ConfigFileError,
-        AnotherStoreError (not that of `config.identity`), ObstructedError, StoreFullError, FlushFailedError, OSError;
-        ValueError: `create` with a mode that only reads.
+        `disk_use` measures the disk for retention. NotAStoreError (nothing or something else is there),
+        StoreLockedError (another process writes it), UnsupportedStoreError (names the unsupported feature),
+        ConfigFileError, AnotherStoreError (its identity is not `config.identity`), ObstructedError, StoreFullError,
+        FlushFailedError, OSError; ValueError: `create` with a mode that only reads.
         """
         path, config = Path(path).absolute(), config or StoreConfig()
         has_readers = config.serves_readers and not is_new(layout_of(store_root(path), config))
@@ -251,7 +250,7 @@ class MessageStore:
             raise self._refusal.flush_failure.with_traceback(None)
 
     def _abandon(self) -> None:
-        """Close everything without a mark: as if the process had died."""
+        """Close everything without the clean mark, so that the next opening recovers as after a crash."""
         self._closed = True
         self._refusal.close()
         if self._write_side is not None:
@@ -265,7 +264,7 @@ class MessageStore:
 
     @property
     def identity(self) -> StoreIdentity:
-        """Which store this is: `StoreConfig.identity` for who opens it after us."""
+        """Identity of the store: pass it as `StoreConfig.identity` to open the same store again."""
         return self._opened.identity
 
     def __repr__(self) -> str:
@@ -288,7 +287,7 @@ class MessageStore:
 
     @property
     def index_state(self) -> IndexState:
-        """Whether keys are found, and if not, why."""
+        """State of the key index."""
         if self._follower is not None:
             return self._follower.index_state
         rebuilt = [name for name in self.recovery.rebuilt if name.startswith("index")]
@@ -298,7 +297,7 @@ class MessageStore:
 
     @property
     def queues_derived(self) -> str | None:
-        """Why consume queues are derived from the log; None when the store's own are used."""
+        """Reason why consume queues are derived from the log; None when the store's own are used."""
         if self._follower is not None:
             return self._follower.derived_reason
         kind = self._opened.kind
@@ -306,30 +305,29 @@ class MessageStore:
 
     @property
     def not_shown(self) -> tuple[str, ...]:
-        """In sentences: what the store holds in a form that is not read, and from where on a follower can't read the
-        log, because the disk refuses it."""
+        """Sentences: data in a form that is not read, and the offset after which a follower can't read the log."""
         return self._follower.not_shown if self._follower is not None else self._opened.kind.not_shown
 
     # why not to write
 
     @property
     def read_only_reason(self) -> str | None:
-        """Why nothing can be published now, in a sentence; None when it can."""
+        """Sentence with the reason why nothing can be published now; None when publishing works."""
         return self._refusal.reason
 
     @property
     def flush_failure(self) -> FlushFailedError | None:
-        """The failed flush that ended durability, None while all is well."""
+        """The failed flush after which nothing becomes durable any more; None when there was none."""
         return self._refusal.flush_failure or self._never_durable(self.physical_end)
 
     def when_flush_fails(self, call: Callable[[FlushFailedError], None]) -> None:
-        """Call `call` once, on any thread, with the failed flush that ends durability. The next opening of the store
-        should then pass it as `StoreConfig.stopped`."""
+        """Call `call` once, on any thread, with the failed flush that ends durability. Pass its text as
+        `StoreConfig.stopped` to the next opening."""
         self._refusal.when_flush_fails(call)
 
     def disk_takes_writes(self) -> bool:
-        """Whether a small file can be written below the store now, and the log has room for its next file: then a
-        store that the disk had stopped may be opened anew. Waits for the disk."""
+        """Whether a stopped store may be reopened for writing: a small file can be written below it, and the disk has
+        space for the next log files. Waits for the disk."""
         layout, log_bytes = self._parts.layout, self.sizes.commit_log_bytes
         room = max(free for free, _ in map(disk_space, layout.commit_log.writable))
         if room < ROOM_FACTOR * log_bytes:
@@ -350,7 +348,7 @@ class MessageStore:
 
     @property
     def topics_generation(self) -> int:
-        """Another number whenever topics or queues came or went."""
+        """Changes whenever a topic or queue was made or deleted."""
         return self._topics.changes + self._parts.queues.generation
 
     def topics(self) -> list[str]:
@@ -362,11 +360,11 @@ class MessageStore:
         return self._topics.queue_ids(topic)
 
     def queues_by_topic(self) -> dict[str, list[int]]:
-        """Every topic with its queue ids, both in order; never raises, even while topics come and go."""
+        """Topic -> queue ids, both sorted. Never raises, even while topics are made or deleted."""
         return self._topics.queue_ids_by_topic()
 
     def has_queue(self, topic: str, queue: int) -> bool:
-        """Whether that topic has that queue; cheap, never raises."""
+        """Whether the topic has the queue; cheap, never raises."""
         return self._topics.has_queue(topic, queue)
 
     def require_writable(self, topic: str) -> None:
@@ -374,31 +372,31 @@ class MessageStore:
         self._topics.require_writable(topic)
 
     def is_writable(self, topic: str) -> bool:
-        """Whether the `perm` of a topic lets messages be published to it; so it is where nothing is said of it."""
+        """Whether the `perm` of a topic allows publishing; True for a topic without `perm`."""
         return topic not in self._topics.table.unwritable
 
     def queue(self, topic: str, queue: int) -> Queue:
-        """One queue, to hold for as long as it is used: its calls look nothing up. TopicNotFoundError."""
+        """Handle of one queue. Its calls need no look-up by topic and queue id. TopicNotFoundError."""
         self._topics.require_queue(topic, queue)
         return self._queue(topic, queue)
 
     def _queue(self, topic: str, queue_id: int) -> Queue:
-        """As `queue`, whether it is there or not."""
+        """As `queue`, also for a queue that does not exist."""
         found = self._queues.get((topic, queue_id))
         if found is None:
             found = Queue(topic, queue_id, self._reader, self._sums, self._refusal, self._writer)
-            if self._parts.queues.get(topic, queue_id) is not None:  # names that somebody only tries are not kept
+            if self._parts.queues.get(topic, queue_id) is not None:  # else failed look-ups would fill the cache
                 self._queues[topic, queue_id] = found
         return found
 
     def _forget_queues(self, topic: str) -> None:
-        """Its queues are gone, or others."""
+        """Drop the handles and sums of a topic whose queues were deleted or replaced."""
         self._sums.forget_topic(topic)
         for key in [key for key in list(self._queues) if key[0] == topic]:
             self._queues.pop(key, None)
 
     def create_topic(self, topic: str, queues: int | None = None) -> None:
-        """Make a topic, with `config.default_queues` when no number is given.
+        """Make a topic with `queues` queues; None: `config.default_queues`.
 
         TopicExistsError, IllegalTopicError, ReadOnlyStoreError, OSError.
         """
@@ -413,11 +411,11 @@ class MessageStore:
         self._topics.ensure(topic, queues)
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic and its messages, for good: a rebuild does not bring them back.
+        """Delete a topic and its messages permanently: a rebuild does not restore them.
 
-        Their bytes stay in the log until retention takes their files. Who puts to it afterwards, even a moment later,
-        makes a new topic of that name (see `put`). TopicNotFoundError, ReadOnlyStoreError, OSError: the topic is as it
-        was, or has no message, or the next opening finishes the deletion.
+        Their bytes stay in the log until retention deletes the files. A later `put` makes a new topic of that name.
+        TopicNotFoundError, ReadOnlyStoreError, OSError: the topic is unchanged, or has no message, or the next opening
+        finishes the deletion.
         """
         durability = self._require_write_side().durability
         if not self._topics.has(topic):
@@ -435,7 +433,7 @@ class MessageStore:
             failure = error
         with self._log.lock:  # publishers wait from here on, for memory and not for the disk
             durability.commit()
-            if queues.ends(topic) != ends:  # somebody published meanwhile
+            if queues.ends(topic) != ends:  # messages were published meanwhile
                 deleted.add(topic, self._log.wrote_end)
             gone = queues.contents(topic)
             self._topics.remove_queues(topic)
@@ -454,7 +452,7 @@ class MessageStore:
     def put(self, message: Message, queue: int | None = None) -> PutResult:
         """Store one message; it is readable when this returns (durable: see `wait_durable`).
 
-        `queue` None takes the topic's queues in turn. An unknown topic is made, as a broker does. TopicNotFoundError
+        `queue` None uses the topic's queues in turn. An unknown topic is made, as a broker does. TopicNotFoundError
         (no such queue), TopicPermissionError, MessageTooLargeError, IllegalMessageError, StoreFullError,
         ObstructedError, ReadOnlyStoreError.
         """
@@ -486,8 +484,10 @@ class MessageStore:
         return writer.put_lines(topic, lines, queue, keys, tags, properties)
 
     def when_placing(self, call: Callable[[int], None]) -> None:
-        """Have `call` told the physical offset of each put right before it is published, by the thread that puts. Who
-        opens the store after a kill finds the messages there if and only if the log goes on behind that offset."""
+        """Call `call` with the physical offset of each put right before it is published, on the thread of the put.
+
+        After a kill the messages of that put are in the store if and only if the log goes on behind that offset.
+        """
         self._log.placing = call
 
     # durability
@@ -499,7 +499,7 @@ class MessageStore:
 
     @property
     def durable_end(self) -> int:
-        """Everything before this physical offset is on disk (as far as this process knows)."""
+        """Physical offset before which everything is known to be on disk."""
         known = self._known_durable_end
         return self._log.files.flushed_offset if known is None else known
 
@@ -526,14 +526,14 @@ class MessageStore:
             self._write_side.durability.log_flusher.request_durable(physical_end, done)
 
     def _never_durable(self, physical_end: int) -> FlushFailedError | None:
-        """Why what ends there is not brought to disk by a store that is stopped."""
+        """The error for data before `physical_end` that a stopped store never brings to disk; None: it is on disk."""
         stopped = self.config.stopped
         if stopped is None or physical_end <= self.durable_end:
             return None
         return FlushFailedError(self.path, stopped)
 
     def flush(self) -> None:
-        """Bring everything written so far to disk, derived data too. FlushFailedError, StoreClosedError."""
+        """Return when everything written so far is on disk, derived data too. FlushFailedError, StoreClosedError."""
         if self._write_side is not None:
             self._write_side.durability.flush()
         elif (failure := self._never_durable(self.physical_end)) is not None:
@@ -546,36 +546,34 @@ class MessageStore:
         return self._queue(topic, queue).bounds()
 
     def get(self, topic: str, queue: int, queue_offset: int) -> StoredMessage:
-        """The message at a queue offset, checked (place, framing, CRC).
+        """The message at a queue offset; its slot, framing and CRC are checked.
 
         MessageNotFoundError, ExpiredMessageError, DamagedRecordError, TruncatedFileError, TopicNotFoundError.
         """
         return self._queue(topic, queue).get(queue_offset)
 
     def at(self, physical_offset: int) -> StoredMessage:
-        """The message whose record starts at a physical offset. Errors as `get`; a deleted topic's is not found."""
+        """The message whose record starts at a physical offset. Errors as `get`; MessageNotFoundError for a message of
+        a deleted topic."""
         message = self._reader.at(physical_offset)
         if physical_offset < self._parts.deleted.until(message.topic):
             raise MessageNotFoundError(physical_offset=physical_offset)
         return message
 
     def known_body_size(self, message: StoredMessage) -> int | None:
-        """Bytes of a message's body; None for a compressed one that was not decompressed lately."""
+        """Size of a message's body in bytes; None for a compressed body that was not decompressed recently."""
         return self._reader.known_body_size(message)
 
     def body_of(self, message: StoredMessage) -> memoryview:
-        """A message's body; a compressed one is decompressed, and nothing kept but its size. BodyTooLargeError,
-        DamagedRecordError; WouldBlock on a nonblocking thread."""
+        """A message's body, decompressed if necessary; only its size is cached. BodyTooLargeError, DamagedRecordError;
+        WouldBlock on a nonblocking thread."""
         return self._reader.body_of(message)
 
     def read(
         self, topic: str, queue: int, start: int, count: int | None = None, damaged: Damaged = ignore
     ) -> Iterator[StoredMessage]:
-        """Messages from queue offset `start` on, oldest first, within `count` offsets; damaged ones are left out, and
-        `damaged` is called with the queue offset of each.
-
-        Reads ahead, the further the longer it goes on. TopicNotFoundError.
-        """
+        """Messages at queue offsets [start, start + count), oldest first. `damaged` gets the offsets of damaged ones,
+        which are skipped. The read-ahead grows as the iteration goes on. TopicNotFoundError."""
         return self._queue(topic, queue).read(start, count, damaged)
 
     def follow(
@@ -587,11 +585,12 @@ class MessageStore:
         poll_ms: int = 100,
         damaged: Callable[[int, int], None] | None = None,
     ) -> Iterator[StoredMessage]:
-        """Messages of a topic, or of one queue, as they come: all that come from now on, or those from queue offset
-        `start` of each queue on (0: from the oldest). Those found at one look are in the order of the log; damaged ones
-        are left out, and `damaged` is called with queue and queue offset of each. Waits for more for as long as the
-        store is open; a store that is followed is looked at every `poll_ms`. TopicNotFoundError, also when the topic is
-        deleted meanwhile."""
+        """Messages of a topic, or of one queue, as they are published; waits for more until the store is closed.
+
+        `start` is a queue offset in each queue (0: from the oldest message); None: only new messages. Messages found
+        at one poll are in the order of the log. `damaged` gets queue and queue offset of each damaged message, which is
+        skipped. FOLLOW: polls every `poll_ms`. TopicNotFoundError, also when the topic is deleted during the iteration.
+        """
         self.refresh()
         ends = {number: self._first_to_follow(topic, number, start) for number in self._followed(topic, queue)}
         return self._as_they_come(topic, queue, ends, poll_ms / 1000, damaged)
@@ -634,36 +633,35 @@ class MessageStore:
             unsubscribe()
 
     def entries(self, topic: str, queue: int, start: int, count: int) -> np.ndarray[Any, Any]:
-        """Consume-queue entries (dtype ENTRY, shape (n,)) from max(start, min_offset) on, up to start + count; of size
-        0 those that the disk refuses, which lead to no record."""
+        """Consume-queue entries (ENTRY, shape (n,)) at queue offsets [max(start, min_offset), start + count). An entry
+        that the disk can't read has size 0. TopicNotFoundError."""
         return self._queue(topic, queue).entries(start, count)
 
     def headers(self, topic: str, queue: int, start: int, count: int) -> np.ndarray[Any, Any]:
-        """Facts of messages (dtype HEADER, shape (n,)), read without an object each; row i is offset start + i.
+        """Headers of messages (HEADER, shape (n,)); row i has queue offset start + i.
 
-        `ok` is false where the message is damaged or expired (CRCs are not looked at).
+        `ok` is false for damaged and expired messages. CRCs are not checked.
         """
         return self._queue(topic, queue).headers(start, count)
 
     def columns(self, topic: str, queue: int, start: int, count: int) -> Columns:
-        """Bodies, keys and tags of up to `count` messages from max(start, min_offset) on, as arrays."""
+        """Bodies, keys and tags of up to `count` messages from queue offset max(start, min_offset) on, as arrays."""
         return self._queue(topic, queue).columns(start, count)
 
     def record_sizes(
         self, topic: str, queue: int, start: int, count: int
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """Bytes that records of up to `count` messages from max(start, min_offset) on take, and that their bodies take:
-        int64 (n,). 0 what is no record; -1 a body that is compressed. Reads no more than these fields.
-        TopicNotFoundError."""
+        """Record sizes and body sizes in bytes, both int64 (n,), of up to `count` messages from queue offset
+        max(start, min_offset) on. Both are 0 without a good record; a compressed body has -1. TopicNotFoundError."""
         return self._queue(topic, queue).record_sizes(start, count)
 
     def blocks(self, topic: str, queue: int, start: int, count: int) -> list[Block]:
-        """All that up to `count` messages from max(start, min_offset) on have, as arrays, a block for each file of the
-        log; damaged ones are left out and counted. TopicNotFoundError."""
+        """All fields of up to `count` messages from queue offset max(start, min_offset) on, as arrays: one block for
+        each log file. Damaged messages are skipped and counted. TopicNotFoundError."""
         return self._queue(topic, queue).blocks(start, count)
 
     def bodies(self, bodies: Bodies) -> SliceColumn:
-        """The bodies of a block's messages, which may be in the mapped log. Errors as `at`."""
+        """The bodies of a block's messages; the column may view the mapped log. Errors as `at`."""
         return self._reader.bodies(bodies)
 
     def holding(
@@ -676,10 +674,12 @@ class MessageStore:
         any_case: bool = False,
         damaged: Damaged = ignore,
     ) -> Iterator[Held]:
-        """Of up to `count` messages from max(start, min_offset) on those whose body holds one of `texts`, or all if
-        there are none, oldest first; damaged ones are left out, and `damaged` is called with their queue offsets (a
-        body's CRC is looked at where it holds a text). With `any_case` ASCII letters of either case are the same. At
-        the speed of memory. TopicNotFoundError."""
+        """Search `count` messages from queue offset max(start, min_offset) on for bodies that contain one of `texts`.
+
+        Without texts every message matches. `any_case` ignores the case of ASCII letters. Yields matches, oldest first.
+        `damaged` gets the queue offsets of damaged messages, which are skipped; only bodies with a match have their CRC
+        checked. TopicNotFoundError.
+        """
         return self._queue(topic, queue).holding(start, count, texts, any_case, damaged)
 
     def query(
@@ -687,18 +687,18 @@ class MessageStore:
     ) -> list[StoredMessage]:
         """Messages that carry `key` (in KEYS or as UNIQ_KEY), newest first, stored within [begin_ms, end_ms].
 
-        As in RocketMQ, records of transactions that no queue leads to are among them.
+        As in RocketMQ, they include records of transactions that are in no queue.
         """
         return self._reader.query(topic, key, limit, begin_ms, end_ms)
 
     def newest_with_key(self, topic: str, key: str) -> StoredMessage | None:
-        """The newest message with `key` that a queue leads to, or None; remembered until the log grows. WouldBlock
-        on a nonblocking thread."""
+        """The newest message with `key` that is in a queue, or None; cached until the log grows. WouldBlock on a
+        nonblocking thread."""
         return self._reader.newest_with_key(topic, key)
 
     def key_places(self, topic: str, key: str) -> Iterator[np.ndarray[Any, Any]]:
-        """Queue ids and queue offsets (int64, shape (n, 2)) of the messages that carry `key`, some thousand at a time:
-        without an object a message. One may come twice."""
+        """Yields arrays of queue ids and queue offsets, int64 (n, 2), of the messages that carry `key`, some thousand
+        rows each. A row may occur twice."""
         return self._reader.key_places(topic, key)
 
     def newest_keys(self, topic: str, limit: int = 10_000) -> list[str]:
@@ -714,8 +714,8 @@ class MessageStore:
         return self._queue(topic, queue).stream()
 
     def topic_queue(self, topic: str) -> TopicQueue:
-        """The messages of all queues of a topic, in the order of the log, as far as they are merged; to hold no longer
-        than for one use. TopicNotFoundError."""
+        """The messages of all queues of a topic in the order of the log, as far as they are merged. Use the object for
+        one operation only. TopicNotFoundError."""
         if not self._topics.has(topic):
             raise TopicNotFoundError(topic)
         return self._sums.topic(topic, lambda: self._merged(topic))
@@ -736,7 +736,7 @@ class MessageStore:
 
     @property
     def _dispatched_end(self) -> Callable[[], int] | None:
-        """How far all queues have their entries; None where another process writes them."""
+        """Returns the physical offset before which all queues have their entries; None: another process writes them."""
         if self.mode is OpenMode.FOLLOW:
             return None
         opened_end, write_side = self._opened_end, self._write_side
@@ -750,8 +750,8 @@ class MessageStore:
         return dispatched_end
 
     def topic_stream(self, topic: str) -> QueueStream:
-        """The topic as one growing text, as `stream`, its messages in the order of the log. TopicNotFoundError;
-        WouldBlock on a nonblocking thread: there is much to merge first."""
+        """The topic as one growing text, as `stream`, with its messages in the order of the log. TopicNotFoundError;
+        WouldBlock on a nonblocking thread when many messages must be merged first."""
         merged = self.topic_queue(topic)
         if merged.unmerged > QUICK_SUM_MESSAGES:
             check_deadline()
@@ -759,9 +759,10 @@ class MessageStore:
         return QueueStream(merged, self._sums.of(merged))
 
     def sum_streams(self, seconds: float) -> bool:
-        """Have the streams' sizes known before somebody asks: sum what is new of those where that takes long, and of
-        those in use, for about so many seconds; whether that is all. WRITE: what is known is kept for the next
-        opening. OSError."""
+        """Compute sizes of long streams and of streams in use, for about `seconds`; returns whether all are done.
+
+        WRITE: the sums are stored for the next opening. OSError.
+        """
         with self._summing:
             queues = self._parts.queues
             if self._closed:
@@ -779,7 +780,7 @@ class MessageStore:
         return self._log.min_offset
 
     def drop_box(self, topic: str, queue: int | None = None) -> DropBox:
-        """The files that become messages of a topic, or of one of its queues. One caller at a time uses it.
+        """The drop box of a topic, or of one of its queues: its files become messages. One caller at a time.
         TopicNotFoundError, ReadOnlyStoreError, OSError."""
         self._refusal.require_none()
         if queue is None:
@@ -790,21 +791,21 @@ class MessageStore:
         return DropBox(self, folder, topic, queue, config.clock, config.max_message_bytes)
 
     def has_drop_box(self, topic: str, queue: int | None = None) -> bool:
-        """Whether a file was ever dropped for a topic, or one of its queues: to look for its files may take long."""
+        """Whether a file was ever dropped for a topic, or for one of its queues. Cheap; listing the files is not."""
         return is_used(self._parts.layout.own / "drop", topic, queue)
 
     def drop_boxes(self) -> list[FoundBox]:
-        """Each box that there may be files in. OSError, ObstructedError."""
+        """The drop boxes that may contain files. OSError, ObstructedError."""
         return list(boxes_below(self._parts.layout.own / "drop"))
 
     # life
 
     def hold(self, physical_offset: int) -> Hold:
-        """Keep the file under `physical_offset` readable until released. ExpiredMessageError, MessageNotFoundError."""
+        """Keep the log file at `physical_offset` readable until released. ExpiredMessageError, MessageNotFoundError."""
         return self._log.hold(physical_offset)
 
     def refresh(self) -> bool:
-        """FOLLOW: look for what the writer did; True when anything changed. Cheap when nothing did."""
+        """FOLLOW: load the writer's changes; True when there were any. Cheap without changes."""
         if self._follower is None:
             return False
         with self._lifecycle:
@@ -823,12 +824,12 @@ class MessageStore:
         self._listeners.log_rewritten(physical_end)
 
     def clean(self) -> int:
-        """One round of retention now; how many files of the log went. OSError."""
+        """Run retention once; returns the number of log files deleted. OSError."""
         return self._write_side.cleaner.clean() if self._write_side is not None else 0
 
     @property
     def retention(self) -> Retention | None:
-        """The retention by which this store deletes; None if it deletes nothing, as a store that is only read."""
+        """The retention in force; None if this store deletes nothing, for example because it is only read."""
         return self._write_side.cleaner.retention if self._write_side is not None else None
 
     def plan_retention(self, retention: Retention | None) -> RetentionPlan:
@@ -841,8 +842,8 @@ class MessageStore:
         return self.config.retention or read_retention(self._parts.layout.retention)
 
     def reread_retention(self) -> Retention | None:
-        """Apply what config/retention.json says now, unless this store was opened with a retention of its own; the
-        retention in force. ConfigFileError, OSError: it is as it was."""
+        """Apply the current config/retention.json, unless this store was opened with `config.retention`; returns the
+        retention in force. ConfigFileError, OSError: the retention is unchanged."""
         if self._write_side is None:
             return None
         if self.config.retention is None:
@@ -850,23 +851,22 @@ class MessageStore:
         return self.retention
 
     def subscribe(self, listener: StoreListener) -> Callable[[], None]:
-        """Notify `listener` of what happens from now on; the returned function ends that."""
+        """Notify `listener` of later events; the returned function unsubscribes it."""
         return self._listeners.subscribe(listener)
 
     def consumer_offsets(self) -> dict[str, dict[str, dict[int, int]]]:
-        """What brokers noted of consumer groups: group -> topic -> queue -> next queue offset; not to be changed.
-        ConfigFileError; WouldBlock on a nonblocking thread."""
+        """Committed offsets: group -> topic -> queue -> next queue offset; read-only. ConfigFileError; WouldBlock on a
+        nonblocking thread."""
         return self._consumer_offsets.read()
 
     @property
     def consumer_offsets_changed_ns(self) -> int | None:
-        """When they were last noted; None: never."""
+        """Time of the last change of the committed offsets in ns since the epoch; None: there are none."""
         return self._consumer_offsets.changed_ns
 
     def commit_offset(self, group: str, topic: str, queue: int, offset: int) -> None:
-        """Have a consumer group go on at a queue offset, durably: whoever consumes next, a broker's clients too, goes
-        on there. The newest offset is the queue's end. ConsumerOffsetError, TopicNotFoundError, ReadOnlyStoreError,
-        ConfigFileError, OSError."""
+        """Durably commit the next queue offset, at most the queue's end, of a consumer group; brokers use it, too.
+        ConsumerOffsetError, TopicNotFoundError, ReadOnlyStoreError, ConfigFileError, OSError."""
         self._refusal.require_none()
         self._topics.require_queue(topic, queue)
         end = self.bounds(topic, queue).max_offset
@@ -875,7 +875,7 @@ class MessageStore:
         self._consumer_offsets.commit(group, topic, queue, offset, self._parts.disk, self.config.clock())
 
     def settings_problems(self) -> list[str]:
-        """What of the files below config/ can't be understood, and is not used: sentences with their paths."""
+        """Sentences, with paths, about files below config/ that can't be parsed and are not used."""
         problems = self._topics.table.problems()
         try:
             self.consumer_offsets()
@@ -884,9 +884,9 @@ class MessageStore:
         return problems
 
     def check(self, progress: Callable[[CheckProgress], None] | None = None) -> Iterator[Problem]:
-        """Re-derive every consume-queue and index byte from the commit log; yield what is wrong.
+        """Re-derive every consume-queue and index byte from the commit log; yield the differences.
 
-        What is written meanwhile is left out; retention and topic changes during a check may show up in it.
+        Records written during the check are not checked. Retention and topic changes during it may be reported.
         """
         if not self._refusal.is_final and self._write_side is not None:
             self._write_side.durability.commit()
@@ -897,11 +897,11 @@ class MessageStore:
         return check_store_files(self._parts, end, progress)
 
     def last_check(self) -> CheckNote | None:
-        """The last check beside a writer, if there was one (`check_online`); it may be under way."""
+        """The last online check (`check_online`), finished or running; None: there was none."""
         return read_check_note(self._parts.layout.check_note)
 
     def stats(self) -> StoreStats:
-        """The store in figures."""
+        """Sizes and counters of the store."""
         topics, write_side, index = self.queues_by_topic(), self._write_side, self.index_state
         parts, sizes, log_files = self._parts, self.sizes, len(self._log.files.files)
         opened_queues, index_files = list(parts.queues.readable()), len(parts.index.files)  # opens every queue
@@ -956,7 +956,7 @@ class MessageStore:
 
 
 class _News(StoreListener):
-    """Wakes who waits for messages of a topic."""
+    """Wakes a thread that waits for messages of a topic."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -967,16 +967,16 @@ class _News(StoreListener):
             self._event.set()
 
     def clear(self) -> None:
-        """What was heard of is being looked at."""
+        """Reset before reading: later messages wake the thread again."""
         self._event.clear()
 
     def wait(self, seconds: float) -> None:
-        """Return when there is something to look at, or after so long."""
+        """Return when messages were appended, or after `seconds`."""
         self._event.wait(seconds)
 
 
 class _WriteSide:
-    """What only a store open for writing has: writer, flushers, retention. `start` and `close` once."""
+    """Parts of a store that is open for writing: writer, flushers, retention. `start` and `close` once."""
 
     def __init__(
         self,
@@ -987,7 +987,7 @@ class _WriteSide:
         refusal: Refusal,
         expiring: ExpiringLog,
     ) -> None:
-        """Nothing runs until `start`. ConfigFileError: the store's own retention can't be understood."""
+        """Starts no thread before `start`. ConfigFileError: config/retention.json can't be parsed."""
         parts, recovered = opened.parts, opened.recovered
         log, queues, index = parts.log, parts.queues, parts.index
         arguments = (index, recovered.newest, listeners.appended, refusal.stop)
@@ -1026,14 +1026,14 @@ class _WriteSide:
         refusal.look_again = self.cleaner.look_again
 
     def start(self) -> None:
-        """Begin what runs in the background; what was recovered is brought to disk first. FlushFailedError."""
+        """Start the background threads; recovered data is flushed first. FlushFailedError."""
         self.durability.start()
         if not self._taken_over:
             self.durability.flush()
         self.cleaner.start()
 
     def close(self) -> bool:
-        """Flush what is left and end what runs; whether everything is on disk. Nothing is written any more."""
+        """Flush, end the background threads; returns whether everything is on disk. Nothing is written afterwards."""
         self.cleaner.close()
         with self._log.lock:  # a put that is under way ends first
             pass
