@@ -49,7 +49,7 @@ class StoreListener:
         """
 
 
-class Listeners:
+class Listeners(StoreListener):
     """The subscribers of one store. Thread safety: any thread; a copy of the list is called, never under the lock."""
 
     def __init__(self) -> None:

@@ -31,13 +31,11 @@ from engine.events import Listeners, StoreListener
 from engine.files.disk import disk_space, is_refused_by_disk, write_own_file
 from engine.files.paths import store_root, unlink
 from engine.log.commit_log import FileHold
-from engine.log.entries import ENTRY
 from engine.open.check import check_store_files
 from engine.open.follower import Follower
-from engine.open.geometry import choose_at, layout_of
+from engine.open.geometry import layout_of
 from engine.open.open import Opened, open_store
 from engine.open.preflight import is_new
-from engine.open.scratch_index import Derivation, DerivedIndex
 from engine.queue import NO_PROPERTIES, Damaged, Held, Queue, ignore
 from engine.read.blocks import Block, Bodies
 from engine.read.offset_index import QUICK_SUM_MESSAGES, OffsetIndexes
@@ -145,35 +143,8 @@ class MessageStore:
             self._write_side = _WriteSide(opened, self._topics, config, self._listeners, self._refusal, self._expiring)
             self._writer = self._write_side.writer
         elif config.mode is OpenMode.FOLLOW:
-            self._follower = Follower(
-                layout,
-                parts.log,
-                parts.queues,
-                parts.index,
-                self._topics,
-                parts.deleted,
-                appended=self._listeners.appended,
-                expired=self._listeners.expired,
-                queue_gone=self._queue_gone,
-                topics_changed=self._listeners.topics_changed,
-                log_rewritten=self._log_rewritten,
-                choice=opened.choice,
-                sizes=lambda: self.sizes,
-                choose_sizes=lambda: choose_at(layout, config),
-                derive=lambda: Derivation(
-                    parts.log,
-                    parts.queues,
-                    parts.index,
-                    parts.dispatcher,
-                    parts.deleted,
-                    layout.own,
-                    config.cache,
-                    config.progress,
-                    multi_dispatch=config.multi_dispatch,
-                ),
-                derive_index=lambda: DerivedIndex(parts.log, parts.index, parts.dispatcher, layout.own, config.cache),
-                clock=config.clock,
-            )
+            self._listeners.subscribe(_Forgetting(self))  # before any other listener
+            self._follower = Follower(parts, self._topics, opened.choice, config, self._listeners)
 
     @classmethod
     def open(
@@ -281,9 +252,7 @@ class MessageStore:
     @property
     def sizes(self) -> FileSizes:
         """The sizes of the store's files."""
-        parts = self._parts
-        entries = parts.queues.file_bytes // ENTRY.itemsize
-        return FileSizes(parts.log.files.file_bytes, entries, parts.index.slots, parts.index.entries)
+        return self._parts.sizes
 
     @property
     def index_state(self) -> IndexState:
@@ -813,15 +782,10 @@ class MessageStore:
             self._sums.refreshed()
             return changed
 
-    def _queue_gone(self, topic: str, queue: int) -> None:
-        self._forget_queues(topic)
-        self._listeners.queue_gone(topic, queue)
-
-    def _log_rewritten(self, physical_end: int) -> None:
+    def _forget_log(self) -> None:
         self.log_generation += 1
         self._sums.forget_log()
         self._reader.records.forget_damaged()
-        self._listeners.log_rewritten(physical_end)
 
     def clean(self) -> int:
         """Run retention once; returns the number of log files deleted. OSError."""
@@ -953,6 +917,19 @@ class MessageStore:
             disk_free_bytes=disk_free,
             disk_total_bytes=disk_total,
         )
+
+
+class _Forgetting(StoreListener):
+    """Drops what a follower's store remembers of queues and of a log that are gone."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    def queue_gone(self, topic: str, queue: int) -> None:
+        self._store._forget_queues(topic)
+
+    def log_rewritten(self, physical_end: int) -> None:
+        self._store._forget_log()
 
 
 class _News(StoreListener):

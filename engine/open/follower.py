@@ -9,7 +9,6 @@ a queue's files is noticed by `ConsumeQueues.refresh`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,30 +16,27 @@ import numpy as np
 
 from engine.derived.consume_queues import ConsumeQueues
 from engine.derived.coverage import queues_complete
-from engine.derived.deleted_topics import DeletedTopics
-from engine.derived.index import Index
 from engine.errors import RefusedReadError, StoreError, UnsupportedStoreError
-from engine.events import Expired
 from engine.files.file_scan import folders_in
-from engine.files.layout import StoreLayout
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.watch import Watch
-from engine.log.commit_log import CommitLog
 from engine.log.entries import ENTRY, is_pre_blank
 from engine.log.scan import LogScan
 from engine.log.sequence import queued_rows
 from engine.open.features import BATCH_QUEUES, StoreFeatures, features_of
-from engine.open.geometry import ChosenSizes, find_sizes, index_paths, remembered_sizes
+from engine.open.geometry import ChosenSizes, choose_at, find_sizes, index_paths, remembered_sizes
 from engine.open.preflight import refuse_unreadable
+from engine.open.scratch_index import Derivation, DerivedIndex
 from engine.record.header import is_rolled_back
 from engine.record.log_framing import EntryNumber
 from engine.record.scan import ScannedRecords, ScanStop, scan_records
 from engine.results import IndexState
-from engine.settings.config import Clock, FileSizes
 
 if TYPE_CHECKING:
     from engine.derived.topic_view import TopicView
-    from engine.open.scratch_index import Derivation, DerivedIndex
+    from engine.events import StoreListener
+    from engine.open.store_files import StoreFiles
+    from engine.settings.config import StoreConfig
 
 REFRESH_BYTES = 32 << 20
 """Of the log that one refresh reads at most, so that it ends soon; the next goes on."""
@@ -91,45 +87,19 @@ class Follower:
     """Takes in what the writer did. Thread safety: one refresh at a time; readers go on meanwhile."""
 
     def __init__(
-        self,
-        layout: StoreLayout,
-        log: CommitLog,
-        queues: ConsumeQueues,
-        index: Index,
-        topics: TopicView,
-        deleted: DeletedTopics,
-        *,
-        appended: Callable[[str, int], None],
-        expired: Callable[[Expired], None],
-        queue_gone: Callable[[str, int], None],
-        topics_changed: Callable[[], None],
-        log_rewritten: Callable[[int], None],
-        choice: ChosenSizes,
-        sizes: Callable[[], FileSizes],
-        choose_sizes: Callable[[], ChosenSizes],
-        derive: Callable[[], Derivation],
-        derive_index: Callable[[], DerivedIndex],
-        clock: Clock,
+        self, parts: StoreFiles, topics: TopicView, choice: ChosenSizes, config: StoreConfig, listener: StoreListener
     ) -> None:
-        """Positions are found by `begin`; the callbacks tell listeners. `choice` are the sizes that the files were
-        opened with, `sizes` those used by now, `choose_sizes` asks the files again. `derive` has `queues` and `index`
-        made from the log, `derive_index` the index alone."""
-        self._layout = layout
-        self._log = log
-        self._queues = queues
-        self._index = index
+        """Positions are found by `begin`. `choice` are the sizes with which the files were opened."""
+        self._parts = parts
+        self._layout = layout = parts.layout
+        self._log = parts.log
+        self._queues = parts.queues
+        self._index = parts.index
         self._topics = topics
-        self._deleted = deleted
-        self._appended = appended
-        self._expired = expired
-        self._queue_gone = queue_gone
-        self._topics_changed = topics_changed
-        self._log_rewritten = log_rewritten
+        self._deleted = parts.deleted
         self._choice = choice
-        self._sizes = sizes
-        self._choose_sizes = choose_sizes
-        self._derive = derive
-        self._derive_index = derive_index
+        self._config = config
+        self._listener = listener
         self._derived_index: DerivedIndex | None = None
         self._no_index_since: float | None = None
         self._index_watch = Watch(layout.index)
@@ -140,7 +110,6 @@ class Follower:
         self._are_queues_missing = False
         self._leaving: dict[str, Watch] = {}
         self._next_keys_look, self._keys_due, self._keys_looked = 0.0, 0, 0
-        self._clock = clock
         self._derivation: Derivation | None = None
         self._are_files_behind = False
         self._kind = StoreFeatures()
@@ -268,7 +237,7 @@ class Follower:
         if self._lacks_queues():
             self._are_queues_missing, self._kind = True, replace(self._kind, queues=NO_QUEUES)
             self._begin_deriving()
-            self._topics_changed()
+            self._listener.topics_changed()
             return True
         # The index each time: the writer indexes its last records after they are in their queues.
         return self._refresh_index() or changed
@@ -321,14 +290,14 @@ class Follower:
         changed = index.refresh()
         is_usable = bool(index.files) and not index.foreign and not self._choice.rebuild_index
         if is_usable and (lacking := self._lacking_keys()) is not None:
-            self._lacking, self._derived_index = lacking, self._derive_index()
+            self._lacking, self._derived_index = lacking, DerivedIndex(self._parts, self._config.cache)
             changed = True
         elif index.files or index.foreign or self._choice.rebuild_index or self._end <= self._log.min_offset:
             self._no_index_since = None
         elif self._no_index_since is None:
             self._no_index_since = time.monotonic()
         elif time.monotonic() - self._no_index_since >= INDEX_SECONDS:
-            self._derived_index, self._no_index_since = self._derive_index(), None
+            self._derived_index, self._no_index_since = DerivedIndex(self._parts, self._config.cache), None
             changed = True
         return changed
 
@@ -440,7 +409,7 @@ class Follower:
     def _begin_deriving(self) -> None:
         if self._derived_index is not None:
             self._drop_derived()
-        self._derivation = derivation = self._derive()
+        self._derivation = derivation = Derivation(self._parts, self._config)
         self._newest = self._awaited = None
         self._log_begin = self._end = self._log.min_offset
         self._publish()
@@ -470,15 +439,15 @@ class Follower:
             self._topics.reload()
             changed |= self._forget_deleted(derivation)
         for expired in self._queues.expire(self._log.min_offset):
-            self._expired(expired)
+            self._listener.expired(expired)
         if self._log.min_offset != self._told_begin:
             self._told_begin = self._log.min_offset
-            derivation.delete_expired(self._clock())
+            derivation.delete_expired(self._config.clock())
         for topic, queue_id in derivation.take_appended():
-            self._appended(topic, queue_id)
+            self._listener.appended(topic, queue_id)
         if self._queues.generation != self._told_generation:
             self._told_generation = self._queues.generation
-            self._topics_changed()
+            self._listener.topics_changed()
             changed = True
         return changed
 
@@ -491,7 +460,7 @@ class Follower:
         known = {*table.names(), *folders_in(self._layout.consume_queues), *folders_in(root / BATCH_QUEUES)}
         gone = derivation.forget_topics(known)
         for topic, queue_id in gone:
-            self._queue_gone(topic, queue_id)
+            self._listener.queue_gone(topic, queue_id)
         return bool(gone)
 
     # a log that is another than the one that was shown
@@ -530,9 +499,9 @@ class Follower:
         self._queues.forget(self._queues.file_bytes)
         if self._derivation is not None or self._derived_index is not None:
             self._drop_derived()
-        self._log_rewritten(self._end)
+        self._listener.log_rewritten(self._end)
         for topic, queue_id in self._queues.gone():
-            self._queue_gone(topic, queue_id)
+            self._listener.queue_gone(topic, queue_id)
 
     def _begin_again(self) -> None:
         """Show what is there now. OpenError, OSError: nothing is shown, and the next look tries again."""
@@ -543,7 +512,7 @@ class Follower:
         self._require_same_log()
         self._kind = features_of(layout, self._topics.table)
         self._deleted.reload()
-        self._choice = self._choose_sizes()
+        self._choice = choose_at(self._layout, self._config)
         sizes = self._choice.sizes
         self._log.files.forget(sizes.commit_log_bytes)
         self._log.files.refresh()
@@ -557,7 +526,7 @@ class Follower:
         self._is_withdrawn = self._are_files_behind = self._are_queues_missing = False
         for watch in self._watches():
             watch.forget()
-        self._topics_changed()
+        self._listener.topics_changed()
 
     def _require_same_log(self) -> None:
         """UnsupportedStoreError when the store's log is in another folder by now: it is of another kind."""
@@ -574,14 +543,14 @@ class Follower:
         index that is found to have others is opened with them."""
         if not self._may_tell_sizes(listed):
             return False
-        before, sizes = self._choice, self._sizes()
+        before, sizes = self._choice, self._parts.sizes
         layout = self._layout
         if self._derivation is not None:
-            self._choice = self._choose_sizes()
+            self._choice = choose_at(self._layout, self._config)
             return self._choice.sizes.commit_log_bytes != sizes.commit_log_bytes
         if not before.rebuild_index and find_sizes(layout, remembered_sizes(layout)) == before.found:
             return False
-        self._choice = self._choose_sizes()
+        self._choice = choose_at(self._layout, self._config)
         chosen = self._choice.sizes
         is_theirs = self._derived_index is None
         if is_theirs and (chosen.index_slots, chosen.index_entries) != (sizes.index_slots, sizes.index_entries):
@@ -625,12 +594,12 @@ class Follower:
     def _follow_queues(self) -> bool:
         min_offset = self._log.min_offset
         for expired in self._queues.expire(min_offset):
-            self._expired(expired)
+            self._listener.expired(expired)
         appended = self._queues.refresh(self._end)
         for topic, queue_id in self._queues.gone():
-            self._queue_gone(topic, queue_id)
+            self._listener.queue_gone(topic, queue_id)
         for topic, queue_id in appended:
-            self._appended(topic, queue_id)
+            self._listener.appended(topic, queue_id)
         if self._awaited is not None:
             self._looks += 1
             if self._is_there(self._awaited):
@@ -642,7 +611,7 @@ class Follower:
         came_or_went = generation != self._told_generation
         if came_or_went:
             self._told_generation = generation
-            self._topics_changed()
+            self._listener.topics_changed()
         return bool(appended) or came_or_went
 
     def _is_there(self, slot: Slot) -> bool:

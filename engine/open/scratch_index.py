@@ -10,19 +10,20 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from engine.derived.consume_queues import ConsumeQueues
-from engine.derived.deleted_topics import DeletedTopics
-from engine.derived.dispatch import Dispatcher, dispatch_scanned, take_back
-from engine.derived.index import Index
+from engine.derived.dispatch import dispatch_scanned, take_back
 from engine.errors import RefusedReadError
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.scratch import ScratchDirectory
-from engine.log.commit_log import CommitLog
 from engine.log.scan import LogScan
 from engine.record.scan import ScannedRecords
 from engine.results import NewestRecord
 from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, RecoveryProgress
+
+if TYPE_CHECKING:
+    from engine.open.store_files import StoreFiles
+    from engine.settings.config import StoreConfig
 
 QUEUE_FILE_BYTES = 8_192 * CONSUME_QUEUE_ENTRY_BYTES
 """Of a derived queue's files: small, for a store may have thousands of queues."""
@@ -43,15 +44,15 @@ class DerivedIndex:
     """An index of a followed store, derived from its log where no file of one is: its broker keeps keys in RocksDB. Not
     of what damage took. `end` is how far it reaches. Thread safety: one caller at a time."""
 
-    def __init__(self, log: CommitLog, index: Index, dispatcher: Dispatcher, own: Path, cache: Path | None) -> None:
-        """Has `index` begin again, in files below `cache`, or in memory when that is None: as if below
-        `own`. OSError."""
-        self._log = log
-        self._index = index
-        self._dispatcher = dispatcher
+    def __init__(self, parts: StoreFiles, cache: Path | None) -> None:
+        """Has the index begin again, in files below `cache`, or in memory without one: as if in the store's own folder.
+        OSError."""
+        self._log = log = parts.log
+        self._index = index = parts.index
+        self._dispatcher = parts.dispatcher
         self._scratch = ScratchDirectory(cache, SCRATCH_PREFIX) if cache is not None else None
         self.end = log.min_offset
-        root = self._scratch.path if self._scratch is not None else own
+        root = self._scratch.path if self._scratch is not None else parts.layout.own
         access = Access.WRITE if self._scratch is not None else Access.PRIVATE
         index.move(root / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)
 
@@ -83,33 +84,21 @@ class DerivedIndex:
 class Derivation:
     """Queues and index of a followed store, derived from its log. Thread safety: one caller at a time."""
 
-    def __init__(
-        self,
-        log: CommitLog,
-        queues: ConsumeQueues,
-        index: Index,
-        dispatcher: Dispatcher,
-        deleted: DeletedTopics,
-        own: Path,
-        cache: Path | None,
-        progress: Callable[[RecoveryProgress], None] | None,
-        *,
-        multi_dispatch: bool,
-    ) -> None:
-        """Has `queues` and `index` begin again, in files below `cache`, or in memory when that is None: as if below
-        `own`. OSError."""
-        self._log = log
-        self._queues = queues
-        self._index = index
-        self._dispatcher = dispatcher
-        self._deleted = deleted
-        self._multi_dispatch = multi_dispatch
-        self._scratch = ScratchDirectory(cache, SCRATCH_PREFIX) if cache is not None else None
-        self._progress = progress
+    def __init__(self, parts: StoreFiles, config: StoreConfig) -> None:
+        """Has queues and index begin again, in files below the cache of `config`, or in memory without one: as if in
+        the store's own folder. OSError."""
+        self._log = parts.log
+        self._queues = queues = parts.queues
+        self._index = index = parts.index
+        self._dispatcher = parts.dispatcher
+        self._deleted = parts.deleted
+        self._multi_dispatch = config.multi_dispatch
+        self._scratch = ScratchDirectory(config.cache, SCRATCH_PREFIX) if config.cache is not None else None
+        self._progress = config.progress
         self._appended: set[Key] = set()
         self._waiting: ScannedRecords | None = None
         self._stuck: tuple[int, bytes, float, float] | None = None
-        root = self._scratch.path if self._scratch is not None else own
+        root = self._scratch.path if self._scratch is not None else parts.layout.own
         access = Access.WRITE if self._scratch is not None else Access.PRIVATE
         queues.move(root / "consumequeue", QUEUE_FILE_BYTES, access)
         index.move(root / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from engine.log.entries import ENTRY
+from engine.settings.config import FileSizes
+
 if TYPE_CHECKING:
     from engine.derived.consume_queues import ConsumeQueues
     from engine.derived.deleted_topics import DeletedTopics
@@ -32,6 +35,12 @@ class StoreFiles:
     multi_dispatch: bool
     """Whether the config says that records have secondary slots."""
     ignored: IgnoredErrors
+
+    @property
+    def sizes(self) -> FileSizes:
+        """The sizes of its files as they are now."""
+        entries = self.queues.file_bytes // ENTRY.itemsize
+        return FileSizes(self.log.files.file_bytes, entries, self.index.slots, self.index.entries)
 
     def close(self) -> None:
         """Unmap and close all files."""
