@@ -16,7 +16,8 @@ from engine.record.multi_dispatch import MULTI_DISPATCH
 from tests.engine.light_queues import put_as_broker
 from tests.engine.storetools import SMALL, SMALL_SIZES
 
-NAMES = [name for name in vars(StoredMessage) if not name.startswith("_") and name != "find_property"]
+METHODS = ("find_property", "copy_body")
+NAMES = [name for name in vars(StoredMessage) if not name.startswith("_") and name not in METHODS]
 LZ4_COMPRESSED = 0x1 | 0x1 << 8
 COUNT = 700
 
@@ -49,7 +50,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
 
 def facts(message: StoredMessage) -> dict[str, Any]:
     """All that can be asked of a message."""
-    found = {name: getattr(message, name) for name in NAMES} | {"color": message.find_property(b"color")}
+    found = {name: getattr(message, name) for name in NAMES}
+    found |= {"color": message.find_property(b"color"), "copied": message.copy_body()}
     return {name: bytes(value) if isinstance(value, memoryview) else value for name, value in found.items()}
 
 
