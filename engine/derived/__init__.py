@@ -1,1 +1,1 @@
-"""What follows from the log: consume queues, the index, marks; how it is written, read, compared and made again."""
+"""Derived data: consume queues, index and marks, and how they are written, read, compared and made again."""

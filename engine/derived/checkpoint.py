@@ -2,8 +2,9 @@
 
     physic_ms i64 | logics_ms i64 | index_ms i64 | master_flushed_offset i64 | confirm_offset i64 | unused, to 4096
 
-Big-endian. A hint for recovery: too old a value costs time; too young a one loses entries of consume queues, so each is
-written only when what it says is on disk. The last two fields are RocketMQ 5's, and kept as found. No checksum.
+Big-endian, no checksum. The times are a hint for recovery: a value that is too old costs time, and one that is too new
+loses entries of consume queues. So each is written only after its data is on disk. The last two fields are RocketMQ
+5's and are preserved.
 """
 
 import os
@@ -27,7 +28,7 @@ _COMMITTED = re.compile(rb"^committedIndex=(-?[0-9]{1,19})\s*$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Store times of the newest message of which log, consume queues and index are on disk; 0 when unknown."""
+    """Store times of the newest messages whose log, consume queues and index are on disk; 0 when unknown."""
 
     physic_ms: int = 0
     logics_ms: int = 0
@@ -37,13 +38,13 @@ class Checkpoint:
 
     @property
     def min_timestamp_ms(self) -> int:
-        """Messages stored until then need no dispatching again: min(physic, logics) less 3 s, at least 0."""
+        """Messages stored up to this time need not be dispatched again: min(physic, logics) less 3 s, at least 0."""
         return max(0, min(self.physic_ms, self.logics_ms) - RECOVERY_MARGIN_MS)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint at `path`; all zeros when no file is there, or a short one, or one that holds what no time can
-    be, or that the disk can't read: that costs time. ObstructedError, OSError."""
+    """The checkpoint at `path`; all zeros if the file is missing or unreadable, or a time is negative, which only costs
+    time. ObstructedError, OSError."""
     try:
         descriptor = open_file(path)
     except (FileNotFoundError, IsADirectoryError):
@@ -63,7 +64,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def read_committed_entry(path: Path) -> int | None:
-    """The last committed entry as DLedger's own checkpoint at `path` names it (`committedIndex=589`), if it does."""
+    """The last committed entry in DLedger's own checkpoint at `path` (`committedIndex=589`), None without it."""
     try:
         text = read_file(path, CHECKPOINT_BYTES)
     except (OSError, ObstructedError, ValueError):
@@ -73,7 +74,7 @@ def read_committed_entry(path: Path) -> int | None:
 
 
 class CheckpointFile:
-    """The checkpoint of a store open for writing: what it says, and how that is changed. Thread safety: any thread."""
+    """The checkpoint of a store that is open for writing. Thread safety: any thread."""
 
     def __init__(self, path: Path, disk: Disk) -> None:
         self.path = path
@@ -83,16 +84,17 @@ class CheckpointFile:
 
     @property
     def value(self) -> Checkpoint:
-        """What the file says, or will say with the next update."""
+        """The checkpoint in the file, or after the next update."""
         return self._value
 
     def note_index_flushed(self, time_ms: int) -> None:
-        """A full index file is on disk, its newest record stored at `time_ms`: written with the next update."""
+        """Note the store time of the newest record in a full index file on disk. The next update writes it."""
         with self._lock:
             self._value = replace(self._value, index_ms=time_ms)
 
     def update(self, *, physic_ms: int, logics_ms: int) -> None:
-        """Store up to when log and consume queues are on disk, durably. FlushFailedError, NoDescriptorError."""
+        """Durably store the times up to which log and consume queues are on disk. FlushFailedError,
+        NoDescriptorError."""
         with self._lock:
             self._value = replace(self._value, physic_ms=physic_ms, logics_ms=logics_ms)
             try:
@@ -102,9 +104,9 @@ class CheckpointFile:
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint, disk: Disk) -> None:
-    """Store the checkpoint, durably (a new file's name: with its directory). OSError.
+    """Store the checkpoint durably, with a new file's name. OSError.
 
-    In place, as RocketMQ does: the fields lie in one sector, which a power cut leaves old or new.
+    It is overwritten as by RocketMQ: the fields lie in one sector, which a power cut leaves old or new.
     """
     head = FIELDS.pack(
         checkpoint.physic_ms,

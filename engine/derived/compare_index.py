@@ -1,7 +1,7 @@
-"""Checking the index: the keys that records carry, compared with what its files hold, in order.
+"""Checking the index: the keys in records, compared with the entries of its files, in order.
 
-No problem are keys of records that retention took, the record at a restart's boundary, which RocketMQ indexes twice,
-and the entry for its tag that RocketMQ gives every record since version 5.4.
+No problem are keys of records that retention deleted, a record that RocketMQ indexed twice at a restart, and the entry
+for a record's tag that RocketMQ adds since version 5.4.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Part(NamedTuple):
-    """Entries of one file: the first has that number there."""
+    """Consecutive entries of one file. `number` is that of the first."""
 
     file: IndexFile
     number: int
@@ -35,11 +35,12 @@ class Part(NamedTuple):
 
 
 class CheckedIndex:
-    """The index, told what its entries should be. Thread safety: one caller."""
+    """Compares the index with the keys that `put_many` gets. Thread safety: one caller."""
 
     def __init__(self, index: Index, begin: int, *, is_settled: bool = True) -> None:
-        """`begin` is where the log begins: keys of earlier records are not compared. Not `is_settled`: its writer died
-        with the newest keys in memory, and the next opening brings those of records behind the newest in the files."""
+        """`begin` is the physical offset of the log's begin: keys of earlier records are not compared. Not
+        `is_settled`: the writer died with the newest keys in memory, and the next opening adds those of records behind
+        the newest in the files."""
         newest = index.last_physical_offset
         self._newest_settled = newest if newest >= 0 and not is_settled else MAX_OFFSET
         self._index = index
@@ -55,7 +56,7 @@ class CheckedIndex:
         self._surplus: list[tuple[int, int]] = []
 
     def announce(self, found: ScannedRecords) -> None:
-        """The records whose keys `put_many` tells next: their tags may stand in the index, too."""
+        """Take the records whose keys come with the next `put_many`: the index may have entries for their tags."""
         if len(found):
             self._surplus_until(int(found.records.headers["physical_offset"][0]))
         starts, sizes = found.properties.tags
@@ -67,7 +68,7 @@ class CheckedIndex:
     def put_many(
         self, key_hashes: Array, physical_offsets: Array, store_times_ms: Array, more_records: bool = False
     ) -> None:
-        """The next keys should be these, in this order."""
+        """Compare the next entries with these keys, in this order. Arrays have the shape (k,)."""
         if not len(key_hashes):
             return
         newest = int(physical_offsets[-1])
@@ -86,7 +87,7 @@ class CheckedIndex:
             self._compare_times(parts, keeps, store_times_ms)
 
     def _is_tag(self, hashes: Array, places: Array) -> Array:
-        """Which entries are of a record's tags."""
+        """Whether each entry is for a record's tag: bool (n,)."""
         tag_places, tag_hashes = self._tags
         if not len(tag_places):
             return np.zeros(len(places), bool)
@@ -94,7 +95,7 @@ class CheckedIndex:
         return np.asarray((tag_places[rows] == places) & (tag_hashes[rows] == hashes))
 
     def _take_until(self, physical_offset: int) -> list[Part]:
-        """The next entries, of records up to that one."""
+        """The next entries, up to the record at `physical_offset`."""
         parts = []
         while self._file < len(self._files):
             file = self._files[self._file]
@@ -119,7 +120,7 @@ class CheckedIndex:
         return self._known[file]
 
     def _compare(self, expected: list[tuple[int, int]], found: list[tuple[int, int]]) -> None:
-        """(physical offset, key hash) of both, as they follow each other; what is there twice is fine."""
+        """Compare (physical offset, key hash) of keys and entries, in order. Duplicate entries are no problem."""
         expected = [one for one in expected if one[0] <= self._newest_settled]
         missing = Counter(expected) - Counter(found)
         surplus = [pair for pair in (Counter(found) - Counter(expected)) if pair not in set(expected)]
@@ -132,13 +133,13 @@ class CheckedIndex:
             self._problems.append((expected[0][0], Problem(ProblemKind.INDEX, "index", -1, text)))
 
     def _compare_times(self, parts: list[Part], keeps: Array, store_times_ms: Array) -> None:
-        """`keeps` says which entries of `parts` are for the keys stored at `store_times_ms`, in order."""
+        """`keeps` selects the entries of `parts` for the keys stored at `store_times_ms`, in order."""
         first = told = 0
         for part in parts:
             rows = np.flatnonzero(keeps[first : first + len(part.entries)])
             times = store_times_ms[told : told + len(rows)]
             seconds = np.clip((times - part.file.header.begin_time_ms) // 1000, 0, MAX_TIME_DIFFERENCE_S)
-            # A file's first entry counts from a begin that the file inherited.
+            # The first entry's time is relative to a begin that the file inherited.
             wrong = rows[(part.entries["time_difference_s"][rows] != seconds) & (rows + part.number > 1)]
             if len(wrong):
                 number = part.number + int(wrong[0])
@@ -149,8 +150,8 @@ class CheckedIndex:
             first, told = first + len(part.entries), told + len(rows)
 
     def problems(self, begin: int, end: int, written_from: int | None) -> Iterator[Problem]:
-        """What is wrong, once all keys of records before the physical offset `end` were told: of records from `begin`
-        on, where the log may begin by now. `written_from`: see `chain_problems`."""
+        """The problems of records in [begin, end), physical offsets, after all keys of records before `end` were put.
+        The log may begin at `begin` by now. `written_from`: see `chain_problems`."""
         yield from (problem for physical_offset, problem in self._problems if physical_offset >= begin)
         missing = [found for found in self._missing if found[0] >= begin]
         if missing:
@@ -172,7 +173,7 @@ class CheckedIndex:
             yield from order_problems(before, after)
 
     def _surplus_until(self, end: int) -> None:
-        """Entries after the last key that was told, of records before `end`: there should be none."""
+        """Note the entries after the last key that was put, of records before `end`, as surplus."""
         for part in self._take_until(end - 1):
             places = part.entries["physical_offset"].astype(np.int64)
             hashes = part.entries["key_hash"].astype(np.int64)
@@ -184,15 +185,15 @@ class CheckedIndex:
 
 
 def entry_position(file: IndexFile, number: int) -> int:
-    """Byte at which the entry of that number begins."""
+    """Position in bytes of the entry of that number in its file."""
     return file.file.size - (file.entries - number) * INDEX_ENTRY.itemsize
 
 
 def chain_problems(index: Index, file: IndexFile, written_from: int | None = None) -> Iterator[Problem]:
-    """What is wrong with a file in itself: slots and chains follow from the entries' hashes alone.
+    """Problems within one file: its slots and chains must follow from the entries' hashes.
 
-    `written_from`: another process writes keys of records from that physical offset on. It puts entries first, then the
-    count of them, then slots: so a slot may lead to any of those.
+    `written_from`: another process writes keys of records from that physical offset on. It writes entries first, then
+    their count, then slots, so a slot may lead to any of these entries.
     """
     name = f"index/{file.file.path.name}"
     is_written = written_from is not None and file in index.files[-1:]
@@ -239,11 +240,11 @@ def chain_problems(index: Index, file: IndexFile, written_from: int | None = Non
 
 
 def order_problems(before: IndexFile, after: IndexFile) -> Iterator[Problem]:
-    """A file is full before the next one begins."""
+    """A problem if the file `before` is not full although the next one has entries."""
     try:
         if before.room <= 0 or after.header.next_entry <= 1:
             return
     except (ReadError, ValueError):
-        return  # said by `chain_problems`
+        return  # reported by `chain_problems`
     text = f"it is not full, though {after.file.path.name} follows"
     yield Problem(ProblemKind.INDEX, f"index/{before.file.path.name}", -1, text)

@@ -1,7 +1,7 @@
-"""Checking consume queues: what a rebuild would write, compared with what is there.
+"""Checking consume queues: their entries, compared with those that a rebuild would write.
 
-The dispatcher that feeds a store feeds these queues, which store nothing: they compare. An entry whose size is none
-ends its queue before that (`valid_prefix` in `engine.derived.queue_end`). Kinds of findings are in `engine.results`.
+A store's `Dispatcher` puts entries into these queues, which compare and store none. A queue ends before an entry with
+an invalid size (`valid_prefix` in `engine.derived.queue_end`). `engine.results` has the kinds of findings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What of the log is checked: of each topic physical offsets [begin(topic), end), and what of it is damaged.
+    """The checked part of the log: physical offsets [begin(topic), end) of each topic, and the damaged ranges.
     `is_moved`: see `LogScan`."""
 
     begin: Callable[[str], int]
@@ -36,7 +36,7 @@ class Extent:
     is_moved: Callable[[int, int, int], bool]
 
     def explains(self, topic: str, physical_offsets: Array) -> Array:
-        """Which entries may lead there although no good record does: into damage, or out of the extent."""
+        """Whether each physical offset may lack a good record, in damage or out of the extent: bool (n,)."""
         found = (physical_offsets < self.begin(topic)) | (physical_offsets >= self.end)
         for damage in self.damaged:
             found |= (physical_offsets >= damage.start) & (physical_offsets < damage.end)
@@ -44,7 +44,7 @@ class Extent:
 
 
 class _Wrong(NamedTuple):
-    """Entries [first, after) that are wrong or missing; the first one's record is at `physical_offset`."""
+    """Wrong or missing entries [first, after). The first one's record is at `physical_offset`."""
 
     first: int
     after: int
@@ -53,10 +53,10 @@ class _Wrong(NamedTuple):
 
 
 class CheckedQueue:
-    """One queue, told what its entries should be. Thread safety: one caller."""
+    """Compares one queue with the entries that `append` gets. Thread safety: one caller."""
 
     def __init__(self, topic: str, queue_id: int, queue: ConsumeQueue | None, *, is_extended: bool) -> None:
-        """`queue` is what is there, None when nothing is. `is_extended`: its tags codes may be addresses."""
+        """`queue` is the store's, None if it has none. `is_extended`: tags codes may be addresses."""
         self.topic = topic
         self.queue_id = queue_id
         self.max_offset = 0
@@ -67,26 +67,26 @@ class CheckedQueue:
         self._wrong: list[_Wrong] = []
 
     def append(self, queue_offset: int, entries: Entries, text_bytes: Array | None = None) -> int:
-        """The entries from `queue_offset` on should be these."""
+        """Compare the queue's entries from `queue_offset` on with `entries`; return their number."""
         if self._first is None:
             self._first = self.max_offset = queue_offset
         if queue_offset > self.max_offset:
             self._gaps.append((self.max_offset, queue_offset))
-        elif queue_offset < self.max_offset:  # numbered again: what came before is not expected any more
+        elif queue_offset < self.max_offset:  # numbered again: earlier entries are not expected any more
             self.drop_from(queue_offset)
         self._compare(queue_offset, entries)
         self.max_offset = queue_offset + len(entries)
         return len(entries)
 
     def drop_from(self, queue_offset: int) -> None:
-        """The entries from there on should not be those that were told."""
+        """Forget the entries from `queue_offset` on that were appended."""
         self._wrong = [run for run in self._wrong if run.after <= queue_offset]
         self._gaps = [gap for gap in self._gaps if gap[1] <= queue_offset]
         self._first = queue_offset if self._first is None else min(self._first, queue_offset)
         self.max_offset = queue_offset
 
     def append_one(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> int:
-        """The entry at `queue_offset` should be this."""
+        """`append` one entry."""
         return self.append(queue_offset, np.array([(physical_offset, size, tags_code)], ENTRY))
 
     def _compare(self, queue_offset: int, entries: Entries) -> None:
@@ -111,7 +111,7 @@ class CheckedQueue:
                 return
 
     def _entries(self, queue_offset: int, count: int) -> Entries:
-        """Entries that can be read from there on, fewer where one can't."""
+        """Up to `count` entries from `queue_offset` on; none if one is unreadable."""
         if self._queue is None or queue_offset < self._begin:
             return np.empty(0, ENTRY)
         try:
@@ -121,12 +121,13 @@ class CheckedQueue:
 
     @property
     def _begin(self) -> int:
-        """First queue offset that the files hold."""
+        """First queue offset in the files."""
         first = self._queue.files.first if self._queue else None
         return first.start // ENTRY.itemsize if first else 0
 
     def problems(self, extent: Extent, live: bool) -> Iterator[Problem]:
-        """What is wrong, once all records were told. `live`: the store is open, so its files may have grown."""
+        """The queue's problems, after all records were dispatched. `live`: the store is open, and its files may have
+        grown."""
         begin = extent.begin(self.topic)
         for wrong in self._wrong:
             if wrong.physical_offset >= begin:
@@ -144,7 +145,8 @@ class CheckedQueue:
             yield from self._stale()
 
     def _idle(self, start: int, end: int, extent: Extent) -> Iterator[Problem]:
-        """Entries for which there is no record: they may only be fillers, or lead where nothing can be read."""
+        """Problems of the entries [start, end), which have no record. Fillers, and entries that lead into unreadable
+        ranges, are no problem."""
         entries = self._entries(start, max(end - start, 0))
         places = entries["physical_offset"].astype(np.int64)
         fillers = self._repeat(start - 1, entries) | self._repeat(end, entries)
@@ -158,7 +160,8 @@ class CheckedQueue:
             yield self._problem(start + rows[0], text)
 
     def _repeat(self, queue_offset: int, entries: Entries) -> Array:
-        """Which entries only repeat that at `queue_offset`: recovery gives such to numbers whose records are lost."""
+        """Whether each entry repeats that at `queue_offset`: bool (n,). Recovery writes such entries for lost
+        records."""
         other = self._entries(queue_offset, 1)
         if not len(other):
             return np.zeros(len(entries), dtype=bool)
@@ -166,7 +169,7 @@ class CheckedQueue:
         return np.asarray(same & (entries["tags_code"] == 0))
 
     def _stale(self) -> Iterator[Problem]:
-        """Bytes after the newest entry: an entry that came back from an earlier life of the queue begins like that."""
+        """A problem if bytes follow the newest entry: they may be entries from before a truncation."""
         assert self._queue is not None
         position = self._queue.max_offset * ENTRY.itemsize
         file = self._queue.files.last
@@ -193,7 +196,7 @@ class CheckedQueue:
 
 
 class CheckedQueues:
-    """All queues of a store, and those that it should have."""
+    """Compares all queues of a store with the entries that dispatch puts."""
 
     def __init__(self, queues: ConsumeQueues, *, are_extended: bool) -> None:
         """`are_extended`: tags codes may be addresses in extension files."""
@@ -202,7 +205,7 @@ class CheckedQueues:
         self._checked: dict[tuple[str, int], CheckedQueue] = {}
 
     def get_or_create(self, topic: str, queue_id: int) -> CheckedQueue:
-        """The queue as dispatch asks for it."""
+        """The queue, for the dispatcher."""
         known = self._checked.get((topic, queue_id))
         if known is None:
             queue = self._queues.get(topic, queue_id)
@@ -211,11 +214,11 @@ class CheckedQueues:
         return known
 
     def take_back(self, suspect: Suspect) -> None:
-        """A record that was told had a wrong queue offset."""
+        """Forget the entry of a dispatched record whose queue offset turned out to be wrong."""
         self.get_or_create(suspect.topic, suspect.queue_id).drop_from(suspect.expected)
 
     def problems(self, extent: Extent, live: bool, progress: Callable[[], None]) -> Iterator[Problem]:
-        """What is wrong with any of them."""
+        """The problems of all queues."""
         for queue in self._queues:
             self.get_or_create(queue.topic, queue.queue_id)
         for _, checked in sorted(self._checked.items()):

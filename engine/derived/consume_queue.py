@@ -1,10 +1,10 @@
-"""Consume queue: where the messages of one topic queue lie in the commit log (docs/format.md, 6).
+"""Consume queue: the physical offsets of the messages of one topic queue (docs/format.md, 6).
 
     physical_offset i64 | size i32 | tags_code i64    big-endian, 20 bytes; entry i is at byte 20*i
 
-A queue that begins later than at a file's first entry is filled up to there with entries of physical offset 0 and size
-0x7FFFFFFF ("pre-blank"): they are no messages, and count for nothing here. What follows the newest entry is zeros.
-Rebuildable from the commit log, so it carries no checksum. One writer (dispatch), any readers.
+If a queue begins later than at a file's first entry, the entries before are "pre-blank": physical offset 0, size
+0x7FFFFFFF, no message. Zeros follow the newest entry. A queue can be rebuilt from the commit log, so it carries no
+checksum. One writer (dispatch), any readers.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 SCANNED_FILES = 3
-"""How many of the newest files recovery reads whole; older ones were synced long before."""
+"""Number of the newest files that recovery reads whole. Older files were synced long before."""
 _FOLLOW_ENTRIES = 1024
 _UNEXPIRED = MAX_OFFSET, 1, 0
-"""An entry that is older than no log."""
+"""Stands for a refused entry: it counts as not expired."""
 _UNREAD = -1, 1, 0
-"""An entry that leads to no record."""
+"""Stands for a refused entry: it leads to no record."""
 _REFUSED = -1, 0, 0
-"""Stands for an entry that the disk refuses."""
+"""Stands for a refused entry in an array: see `is_refused_entry`."""
 ENTRY_BYTES = ENTRY.itemsize
 _APART = -(-PAGE_BYTES // ENTRY_BYTES)
-"""So many entries further none has a byte in the same page."""
+"""Distance in entries at which two entries share no page."""
 _MANY = 1024
-"""Who reads so many entries goes on: four times as many are read from disk at once."""
+"""A read of this many entries or more is likely to continue: four times as many are read from disk ahead."""
 
 
 class ConsumeQueue(QueueEnd):
-    """Entries addressed by queue offset: a count of messages, never of bytes. Call `recover` first.
+    """Entries by queue offset, which counts messages and not bytes. Call `recover` or `resume` first.
 
     Thread safety: one writer at a time (append, recover, truncate, expire, refresh); reads from any thread.
     """
@@ -66,28 +66,28 @@ class ConsumeQueue(QueueEnd):
     def __init__(self, topic: str, queue_id: int, files: FileQueue) -> None:
         super().__init__(topic, queue_id, files)
         self.is_stale = False
-        """Whether it is no longer the store's queue of that name: look it up again. Its topic was deleted, or (FOLLOW)
-        its writer recreated or cut it."""
+        """True when the store no longer uses this object: its topic was deleted, or (FOLLOW) its writer recreated or
+        cut the queue. Look the queue up again."""
         self.pending = 0
-        """How many queue offsets were given to records whose entries are still to be appended (transient pool)."""
+        """Number of queue offsets given to records whose entries are still to be appended (transient pool)."""
         self._file_entries = files.file_bytes // ENTRY.itemsize
         self._first = 0
         self._max = 0
         self.notified_min: int | None = None
-        """The lowest `min_offset` that was given to anyone since this was set; None: nobody asked. What lies between
-        the two was deleted by retention, and nobody was notified."""
+        """Lowest min_offset handed out since the last expiry notification (None: none was). The next notification
+        covers the queue offsets from this to min_offset."""
         self._newest = -1
         self._physical_end = -1
         self._watch = Watch(files.directory)
-        self._before_failed_refresh: tuple[int, int, int] | None = None  # how it was before a refresh that failed
+        self._before_failed_refresh: tuple[int, int, int] | None = None  # the state before a failed refresh
         self.make: Make | None = None
-        """Makes entries again that the disk refuses; None: reading them raises the error."""
+        """Makes entries again that the disk refuses. None: reading them raises RefusedReadError."""
         self._making = threading.RLock()
-        self._runs: list[Run] = []  # that were made
+        self._runs: list[Run] = []  # made by `make`
 
     @property
     def first_offset(self) -> int:
-        """Queue offset of the oldest entry that a file holds, expired or not."""
+        """Queue offset of the oldest entry in the files, expired or not."""
         return self._first
 
     @property
@@ -96,7 +96,7 @@ class ConsumeQueue(QueueEnd):
         return self._max
 
     def _find_min_offset(self) -> int:
-        """`min_offset`, where it is not known."""
+        """Compute `min_offset`."""
         found = self._min = self._find_min(self._first)
         notified = self.notified_min
         if notified is None or (found[0] < notified and found[1] == self._min_physical):
@@ -104,7 +104,7 @@ class ConsumeQueue(QueueEnd):
         return found[0]
 
     def _find_min(self, low: int) -> tuple[int, int, int]:
-        """As `_min`: retention may go on meanwhile, and entries come."""
+        """The value of `_min`. Retention may continue and entries may be appended meanwhile."""
         log_begin, max_offset = self._min_physical, self._max
         found = self._search(lambda entry: starts_from(entry, log_begin), low, max_offset, if_refused=_UNEXPIRED)
         return found, log_begin, -1 if found < max_offset else max_offset
@@ -122,8 +122,8 @@ class ConsumeQueue(QueueEnd):
     # finding the end
 
     def recover(self, scan: bool = True) -> None:
-        """Find where the valid entries end. `scan` reads the newest files whole, and clears what follows their valid
-        entries unless the files are another's; without it (after a clean close) a binary search finds the end."""
+        """Find the end of the valid entries. `scan` reads the newest files whole, and unless access is READ clears the
+        bytes after their valid entries. Without it (after a clean close) a binary search finds the end."""
         files = unbroken_tail(self.files.files, self.files.missized)
         self._first = files[0].start // ENTRY.itemsize if files else 0
         self._runs.clear()
@@ -141,8 +141,8 @@ class ConsumeQueue(QueueEnd):
         self._min = None
 
     def resume(self, max_offset: int, physical_end: int) -> None:
-        """After a clean close: the end is where the mark says, of a log that ended at `physical_end`, unless the files
-        say otherwise. A newest entry that leads past that log is damaged: later entries are not compared with it."""
+        """Take the end from the mark of a clean close, unless the files contradict it. The log ended at `physical_end`:
+        a newest entry that leads past it is damaged, and later entries are not compared with it."""
         files = unbroken_tail(self.files.files, self.files.missized)
         if not files or not self._may_end_at(files, max_offset):
             self.recover(scan=False)
@@ -156,7 +156,7 @@ class ConsumeQueue(QueueEnd):
             self._newest = self._physical_end = -1
 
     def _may_end_at(self, files: Sequence[MappedFile], max_offset: int) -> bool:
-        """Whether the files do not deny that the queue ends there."""
+        """Whether the files allow that the queue ends at `max_offset`."""
         try:
             return ends_at(files, max_offset * ENTRY.itemsize)
         except RefusedReadError:
@@ -165,8 +165,8 @@ class ConsumeQueue(QueueEnd):
             return bool(files[0].start < max_offset * ENTRY.itemsize <= files[-1].start + files[-1].size)
 
     def _end_past_refused(self, files: Sequence[MappedFile]) -> int:
-        """Byte offset where the entries end: after the newest one that can be read, or if the disk refuses what is
-        behind that one, after the newest in the log."""
+        """Byte offset of the end of the entries: after the newest readable one, or, if the disk refuses entries behind
+        it, after the newest in the log."""
         self._max = self._first
         is_refused = False
         for file in reversed(files):
@@ -189,16 +189,16 @@ class ConsumeQueue(QueueEnd):
         self._max = max_offset
         self._newest = self._physical_end = -1
         newest = self._raw(max_offset - 1) if max_offset > self._first else None
-        if newest is not None and newest[1] not in (PRE_BLANK_SIZE, 0):  # 0: another file came there meanwhile
+        if newest is not None and newest[1] not in (PRE_BLANK_SIZE, 0):  # 0: the file was replaced meanwhile
             self._newest, self._physical_end = newest[0], newest[0] + newest[1]
 
     # writing
 
     def append(self, queue_offset: int, entries: Entries, text_bytes: Array | None = None) -> int:
-        """Store those of `entries` (queue offsets `queue_offset` on) that are not there yet; return how many.
-        `text_bytes`: as of `note_texts`, where known.
+        """Store the entries (from `queue_offset` on) that the queue does not have yet; return their number.
+        `text_bytes`: as of `note_texts`, if known.
 
-        QueueGapError; StoreFullError (what came before the new file it wanted is stored: see `reserve`).
+        QueueGapError; StoreFullError (no new file: the entries before it are stored, see `reserve`).
         """
         present = self._present(queue_offset, entries)
         fresh = entries[present:]
@@ -213,8 +213,7 @@ class ConsumeQueue(QueueEnd):
         return len(fresh)
 
     def _present(self, queue_offset: int, entries: Entries) -> int:
-        """How many leading `entries` are built already: their records lie before the newest entry's, or are that
-        one."""
+        """Number of leading `entries` that the queue has: their records are the newest entry's, or lie before it."""
         if self._newest < 0 or not len(entries) or self._newest < entries[0].item()[0]:
             return 0
         offsets = entries["physical_offset"].astype(np.int64)
@@ -224,10 +223,10 @@ class ConsumeQueue(QueueEnd):
         return present
 
     def _begin(self, queue_offset: int) -> None:
-        """Make sure that the next entry gets `queue_offset`: in a queue without files by pre-blank entries.
+        """Make `queue_offset` the next entry's, in a queue without files with pre-blank entries.
 
-        An offset that is taken, by a record further up in the log, was given again after its broker lost this queue's
-        files: the newer record has it.
+        If an earlier record has that offset, the broker gave it again after it lost this queue's files: the newer
+        record gets it.
         """
         if self.files.last is not None:
             if queue_offset >= self._first:
@@ -244,7 +243,7 @@ class ConsumeQueue(QueueEnd):
         self._min = self.notified_min = None
 
     def _write(self, entries: Entries) -> None:
-        """Append file by file, publishing each part once its bytes are there."""
+        """Append file by file. Each part is published after its bytes are written."""
         raw = np.ascontiguousarray(entries).view(np.uint8)
         done = 0
         while done < len(entries):
@@ -257,14 +256,14 @@ class ConsumeQueue(QueueEnd):
         self._appended_to = self.files.last
 
     def reserve(self, count: int) -> int:
-        """Have the files that the next `count` entries will need, ready to be written; the first one's queue offset,
-        after those that are `pending`. StoreFullError, OSError, RefusedReadError: none was made."""
+        """Make the files for the next `count` entries ready to be written; return the first entry's queue offset,
+        counting `pending` ones. StoreFullError, OSError, RefusedReadError: no file was made."""
         queue_offset = self._max + self.pending
         used = self._max % self._file_entries
         count += self.pending
         newest = self._appended_to or self.files.last
         if used and newest is not None:
-            newest.ready(count * ENTRY.itemsize)  # while an error can be answered: not when records are in the log
+            newest.ready(count * ENTRY.itemsize)  # an error is harmless only before the records are in the log
         if not used or count > self._file_entries - used:
             self._make_room(count)
         return queue_offset
@@ -278,29 +277,29 @@ class ConsumeQueue(QueueEnd):
             self.files.reserve(-(-missing // self._file_entries))
 
     def append_one(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> int:
-        """`append` of one entry."""
+        """`append` one entry."""
         if self.add_entry(queue_offset, physical_offset, size, tags_code):
             return 1
         return self.append(queue_offset, np.array([(physical_offset, size, tags_code)], dtype=ENTRY))
 
     def truncate(self, physical_end: int) -> int:
-        """Drop entries whose record ends after `physical_end`; return how many.
+        """Drop entries whose record ends after `physical_end`; return their number.
 
-        The rest of the file is zeroed and synced, later files are deleted; numbering goes on from there. READ: they are
-        only not shown, until `refresh` says that the log reaches further.
+        The rest of the file is zeroed and synced, later files are deleted, and numbering continues from there. READ:
+        the entries are only hidden, until `refresh` gets a larger physical end.
         """
         if self._physical_end <= physical_end:
             return 0
         kept = self._search(lambda entry: record_end(entry) > physical_end, self._first, self._max)
         while kept > self._first and record_end(self._raw(kept - 1)) > physical_end:
-            kept -= 1  # damaged entries are in no order, and may have led the search astray
+            kept -= 1  # damaged entries have no order, and may have misled the search
         dropped = self._max - kept
         if dropped:
             self._cut(kept)
         return dropped
 
     def drop_from(self, queue_offset: int) -> None:
-        """Forget the entries from `queue_offset` on: the log gives their numbers otherwise."""
+        """Drop the entries from `queue_offset` on: other records of the log have these queue offsets."""
         if self._first <= queue_offset < self._max:
             self._cut(queue_offset)
 
@@ -316,14 +315,14 @@ class ConsumeQueue(QueueEnd):
     def read(self, queue_offset: int, count: int) -> Entries:
         """View of up to `count` entries of one file, from `queue_offset` on; empty at or past max_offset.
 
-        Read-only; it keeps its file mapped. Pre-blank entries are shown as they are: stay at or above min_offset.
+        The view is read-only and keeps its file mapped. It may contain pre-blank entries below min_offset.
         """
         count = min(count, self._max - queue_offset, self._file_entries - queue_offset % self._file_entries)
         return self._stored(queue_offset, count)
 
     def _stored(self, queue_offset: int, count: int) -> Entries:
-        """Entries of one file, published or not; none where there is no file. Those that the disk refuses as the log
-        has them; RefusedReadError where it has not."""
+        """Entries of one file, published or not; none without a file. Refused entries are made again from the log;
+        RefusedReadError if it lacks them."""
         try:
             return self._on_disk(queue_offset, count)
         except RefusedReadError:
@@ -333,7 +332,7 @@ class ConsumeQueue(QueueEnd):
             return found
 
     def _on_disk(self, queue_offset: int, count: int) -> Entries:
-        """As `_stored`; RefusedReadError where the disk refuses one."""
+        """As `_stored`, but RefusedReadError if the disk refuses an entry."""
         position = queue_offset * ENTRY.itemsize
         file = self.files.find(position) if count > 0 else None
         if file is None:
@@ -343,7 +342,7 @@ class ConsumeQueue(QueueEnd):
         return file.array(ENTRY, position - file.start, count)
 
     def entries(self, queue_offset: int, count: int) -> Entries:
-        """Up to `count` entries from `queue_offset` on, across files: a view when they are in one file, else a copy."""
+        """Up to `count` entries from `queue_offset` on, across files: a view if they are in one file, else a copy."""
         count = min(count, self._max - queue_offset)
         first = self.read(queue_offset, count)
         if len(first) >= count or not len(first):
@@ -359,23 +358,22 @@ class ConsumeQueue(QueueEnd):
         return np.concatenate(parts)
 
     def known_entries(self, queue_offset: int, count: int) -> Entries:
-        """As `entries`, but those that the disk refuses are there, of size 0: each leads a byte behind where its
-        neighbour does, where no record begins, so to the file of the log that its own may be in; to -1 where none can
-        be read."""
+        """As `entries`, but refused entries are included with size 0. Their physical offset is a neighbour's plus 1,
+        where no record begins: it is in the log file where their record may be. It is -1 if no entry is readable."""
         try:
             return self.entries(queue_offset, count)
         except RefusedReadError:
             return _leading_near(self._known(queue_offset, min(queue_offset + count, self._max)))
 
     def _known(self, first: int, end: int) -> Entries:
-        """The entries at [first, end), those that the disk refuses as the log has them; _REFUSED stands for others."""
+        """The entries at [first, end), refused ones made again from the log, or _REFUSED if it lacks them."""
         found = np.concatenate([np.empty(0, ENTRY), *self._pieces(first, end)])
         for row in np.flatnonzero(is_refused_entry(found)).tolist() if self.make is not None else ():
             found[row] = self._from_log(first + row) or _REFUSED
         return found
 
     def _pieces(self, first: int, end: int) -> Iterator[Entries]:
-        """The entries at [first, end), of one file after the other; _REFUSED stands for those that the disk refuses."""
+        """The entries at [first, end), one array a file; _REFUSED stands for refused ones."""
         while first < end:
             count = min(end - first, self._file_entries - first % self._file_entries)
             try:
@@ -388,8 +386,8 @@ class ConsumeQueue(QueueEnd):
             first += len(piece)
 
     def _not_refused(self, first: int, count: int) -> Entries:
-        """`count` entries of one file, of which the disk refuses some: each page of it is tried once, for that may take
-        a disk long. _REFUSED stands for those of a page, or of the whole file."""
+        """`count` entries of one file that the disk refuses in part; _REFUSED stands for those of a refused page. Each
+        page is tried once, since a failing disk may take long."""
         file = self.files.find(first * ENTRY_BYTES)
         if file is None:
             return np.empty(0, ENTRY)
@@ -402,15 +400,15 @@ class ConsumeQueue(QueueEnd):
         return found
 
     def made_again(self, queue_offset: int, refused: RefusedReadError) -> tuple[int, int, int]:
-        """The entry as the log has it, which the disk refuses; `refused` is raised where it has not."""
+        """The refused entry, made again from the log. Raises `refused` if the log lacks it."""
         entry = self._from_log(queue_offset) if self.make is not None else None
         if entry is None:
             raise refused
         return entry
 
     def _from_log(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """The entry as the log has it, None where it has not. WouldBlock on a nonblocking thread: much of the log
-        is to be read, or another thread reads it."""
+        """The entry made from the log, None if the log lacks it. WouldBlock on a nonblocking thread if much of the log
+        must be read, or another thread reads it."""
         if not self._making.acquire(blocking=False):
             check_deadline()
             self._making.acquire()
@@ -422,7 +420,7 @@ class ConsumeQueue(QueueEnd):
             self._making.release()
 
     def _run_of(self, queue_offset: int) -> Run:
-        """The entries around that one as the log has them by now. ReadError, OSError, WouldBlock."""
+        """The run made from the log that covers `queue_offset`. ReadError, OSError, WouldBlock."""
         assert self.make is not None
         run = next((run for run in self._runs if run.reaches(queue_offset)), None)
         is_new = run is None
@@ -439,7 +437,7 @@ class ConsumeQueue(QueueEnd):
         return run
 
     def _nearest(self, queue_offsets: Iterable[int], last: int) -> tuple[int, int] | None:
-        """The first of these entries, or the `last` one, that the disk gives: its queue offset and where it leads."""
+        """(queue offset, physical offset) of the first readable entry of these and `last`; None without one."""
         for queue_offset in (*queue_offsets, last):
             with suppress(ReadError):
                 for place, size, _ in self._on_disk(queue_offset, 1).tolist():
@@ -448,7 +446,8 @@ class ConsumeQueue(QueueEnd):
         return None
 
     def physical_offsets(self, start: int, end: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-        """Where the records of [start, end) are, int64 (n,), in order; less what no file of the queue tells."""
+        """Physical offsets of the records of queue offsets [start, end): int64 (n,), in order. Pre-blank entries and
+        those without a file are left out; empty if an entry is unreadable."""
         try:
             found = self.entries(start, end - start)
         except ReadError:
@@ -469,8 +468,8 @@ class ConsumeQueue(QueueEnd):
     def offset_at(self, timestamp_ms: int, stored_ms: Callable[[int], int]) -> int:
         """Queue offset of the first message stored at or after `timestamp_ms`; max_offset when there is none.
 
-        `stored_ms` gives the store time of the record at a physical offset, -1 when it can't be read: such a message
-        counts as stored with the next one that can. Store times must not fall along the queue.
+        `stored_ms` returns the store time in ms of the record at a physical offset, -1 if it is unreadable: its message
+        then counts as stored with the next readable one. Store times must not fall along the queue.
         """
         low, high = self.min_offset, self._max
         while low < high:
@@ -493,11 +492,11 @@ class ConsumeQueue(QueueEnd):
         high: int,
         if_refused: tuple[int, int, int] | None = None,
     ) -> int:
-        """First queue offset in [low, high) whose entry is `wanted`, when all after it are; `high` when none is.
-        Entries that the disk refuses count as `if_refused`; RefusedReadError without it.
+        """First queue offset in [low, high) whose entry is `wanted`, if all after it are; `high` if none is. Refused
+        entries count as `if_refused`; without it RefusedReadError.
 
-        Entries whose file is deleted meanwhile are none: they lie before all that is looked for. The first entry is
-        looked at first: mostly nothing has expired.
+        Entries whose file is deleted meanwhile lie before the wanted ones. The first entry is tested first, because
+        usually nothing has expired.
         """
         if low < high and (oldest := self._raw_if_there(low, if_refused)) is not None and wanted(oldest):
             return low
@@ -511,8 +510,8 @@ class ConsumeQueue(QueueEnd):
         return low
 
     def _raw_if_there(self, queue_offset: int, if_refused: tuple[int, int, int] | None) -> tuple[int, int, int] | None:
-        """The entry, None when retention took its file: ours, or that of another process, which says nothing.
-        RefusedReadError unless there is an entry to count `if_refused`."""
+        """The entry, None if retention removed its file, in this process or another. A refused entry reads as
+        `if_refused`; without it RefusedReadError."""
         try:
             return self._raw(queue_offset)
         except RefusedReadError:
@@ -525,21 +524,21 @@ class ConsumeQueue(QueueEnd):
                 raise
             return None
 
-    # what the log's owner and other writers do
+    # retention, and other writers
 
     def expire(self, min_physical_offset: int) -> int:
-        """The log now begins at `min_physical_offset`: move min_offset, return it. Files stay."""
+        """Move min_offset to a log that begins at `min_physical_offset`; return it. Files stay."""
         self._min_physical = max(self._min_physical, min_physical_offset)
         self._min = self._find_min(max(self._first, self._min[0] if self._min is not None else 0))
         return self._min[0]
 
     def begin_at(self, min_physical_offset: int) -> None:
-        """Say where the log begins, before anyone asks for min_offset: that is found when it is asked for."""
+        """Set the physical offset at which the log begins. min_offset is computed at its next use."""
         self._min_physical = min_physical_offset
         self._min = self.notified_min = None
 
     def delete_expired(self, now_ms: int) -> int:
-        """Delete the files whose every entry is before min_offset, never the last one; return how many."""
+        """Delete the files with all entries before min_offset, never the last file; return their number."""
         keep_from = self.min_offset * ENTRY.itemsize
         deleted = 0
         while len(self.files.files) > 1 and self.files.files[0].start + self.files.file_bytes <= keep_from:
@@ -550,9 +549,9 @@ class ConsumeQueue(QueueEnd):
         return deleted
 
     def refresh(self, physical_end: int) -> bool:
-        """FOLLOW: take in what another process did, entries of records that end by `physical_end`; True when it
-        changed. Nothing is taken in once the queue `is_stale`. After an error (ReadError, OSError) the next call
-        starts over, and reports all of it."""
+        """FOLLOW: take over another process's changes, up to records that end at `physical_end`; return whether the
+        queue changed. A queue that `is_stale` changes no more. After an error (ReadError, OSError) the next call starts
+        over and counts changes from the state before the failed one."""
         before, failed_before = (
             self._before_failed_refresh or (self._first, self._max, self._newest),
             self._before_failed_refresh is not None,
@@ -577,7 +576,7 @@ class ConsumeQueue(QueueEnd):
         return before != (self._first, self._max, self._newest)
 
     def _list_files(self, surely: bool) -> bool:
-        """List the files if they may have changed; whether they may."""
+        """List the files if they may have changed, or `surely`; return whether they were listed."""
         if not self._watch.changed() and not surely:
             return False
         if self.files.refresh():
@@ -586,14 +585,14 @@ class ConsumeQueue(QueueEnd):
         return True
 
     def _has_other_entries(self) -> bool:
-        """Whether the entry that was the newest is gone or another."""
+        """Whether the newest known entry is gone or has changed."""
         if self._newest < 0:
             return False
         newest = self._raw(self._max - 1) if self.files.find((self._max - 1) * ENTRY.itemsize) else None
         return newest is None or (newest[0], record_end(newest)) != (self._newest, self._physical_end)
 
     def _has_next(self) -> bool:
-        """Whether anything is stored where the next entry belongs."""
+        """Whether an entry is stored at max_offset."""
         if self.files.find(self._max * ENTRY.itemsize) is None:
             return False
         try:
@@ -601,22 +600,22 @@ class ConsumeQueue(QueueEnd):
         except RefusedReadError:
             if self.make is None:
                 raise
-            return False  # the log has none yet
+            return False  # the log lacks it so far
 
     def take_in(self, physical_end: int) -> None:
-        """FOLLOW: publish entries of another process after the newest, of records that end by `physical_end`."""
+        """FOLLOW: publish another process's entries after the newest, up to records that end at `physical_end`."""
         while self._has_next() and self._take_in(physical_end):
             pass
 
     def _take_in(self, physical_end: int) -> bool:
-        """Publish the next few entries of another process; whether there may be more."""
+        """Publish the next few entries of another process; return whether more may follow."""
         count = min(self._file_entries - self._max % self._file_entries, _FOLLOW_ENTRIES)
         found = self._known(self._max, self._max + count)
         count = shown_prefix(found, self._newest, physical_end)
         if count:
             self._moved(self._max + count)
             if self.notified_min is not None and self.notified_min >= self._max - count:
-                self.notified_min = None  # the queue was empty, and may begin later than it ended
+                self.notified_min = None  # the queue was empty and may begin at a later offset
         return 0 < count == len(found)
 
     # life
@@ -631,23 +630,23 @@ class ConsumeQueue(QueueEnd):
 
 
 def is_refused_entry(entries: Entries) -> Array:
-    """Which entries stand for one that the disk refuses: bool (n,)."""
+    """Whether each entry stands for one that the disk refuses: bool (n,)."""
     refused: Array = (entries["size"] == 0) & (entries["physical_offset"] == -1)
     return refused
 
 
 def _written_end(files: Sequence[MappedFile], scan: bool) -> int:
-    """Byte offset where the entries of `files` end. RefusedReadError."""
+    """Byte offset of the end of the entries in `files`. RefusedReadError."""
     scanned = files[-SCANNED_FILES:]
     end = scanned_end(scanned) if scan else searched_end(files)
     if scan and scanned and end == scanned[0].start:
-        end = scanned_end(files)  # nothing is in the newest: their writer is recreating the queue
+        end = scanned_end(files)  # the newest are empty: their writer is recreating the queue
     return end
 
 
 def _leading_near(entries: Entries) -> Entries:
-    """Entries of which each that was refused leads a byte behind where the one before it does, or the first that was
-    read."""
+    """`entries` in which each refused one gets the physical offset, plus 1, of the readable entry before it, or of the
+    first readable one."""
     is_refused = is_refused_entry(entries)
     known = np.flatnonzero(~is_refused)
     if len(known):

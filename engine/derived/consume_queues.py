@@ -2,8 +2,8 @@
 
     consumequeue/<topic>/<queue id>/<20 digits>
 
-What is below a topic and has no decimal name is no queue. A store may have thousands: names are listed at once, a
-queue's files are looked at when it is first used.
+Only decimal names below a topic are queues. A store may have thousands: names are listed at once, a queue's files are
+opened at its first use.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ Key = tuple[str, int]
 
 
 class ConsumeQueues:
-    """The queues of a store. Thread safety: one writer; look-ups from any thread (a queue is opened under an own
-    lock)."""
+    """The queues of a store. Thread safety: one writer; look-ups from any thread (a lock guards opening)."""
 
     def __init__(
         self,
@@ -43,12 +42,12 @@ class ConsumeQueues:
         disk: Disk | None = None,
         open_files: OpenFiles | None = None,
     ) -> None:
-        """`open_files` says how many files stay mapped."""
+        """`open_files` limits the number of mapped files."""
         self.directory = directory
         self.file_bytes = file_bytes
         self.access = access
         self.generation = 0
-        """Changes whenever a topic or queue comes or goes."""
+        """Changes with each topic or queue that appears or disappears."""
         self._disk = disk or Disk()
         self._open_files = open_files
         self._lock = threading.RLock()
@@ -57,11 +56,11 @@ class ConsumeQueues:
         self._watch = Watch(directory)
         self._watches: dict[str, Watch] = {}
         self.by_key: dict[Key, ConsumeQueue] = {}
-        """The queues that were used so far; not to be changed."""
+        """The queues opened so far. Callers must not change it."""
         self._scan = access is Access.READ
         self._closed_at: tuple[Mapping[Key, int], int] | None = None
         self._is_made_here = False
-        self._removed: set[str] = set()  # topics whose files are still there, since nothing may be deleted
+        self._removed: set[str] = set()  # topics whose files remain, because access forbids deleting them
         self._min_physical = 0
         self._to_expire: list[ConsumeQueue] = []
         self._expired: list[Expired] = []
@@ -69,23 +68,23 @@ class ConsumeQueues:
         self._gone: list[Key] = []
         self._visible_end: int | None = None
         self.unread: dict[Key, RefusedReadError] | None = None
-        """Where the queues are noted that the disk refuses to read, which then are empty: what is in them follows from
-        the log. None: whoever opens one gets the error."""
+        """If set, a queue that the disk refuses is noted here and opened empty, to be made again from the log. None:
+        opening it raises the error."""
         self._make: Make | None = None
         self.is_behind = False
-        """FOLLOW: whether a queue could not be looked at, and needs another look."""
+        """FOLLOW: whether a queue could not be read and must be refreshed again."""
 
-    # which queues there are
+    # the queues
 
     def load(self) -> None:
-        """List the queues in the directory; looks at no file."""
+        """List the queues in the directory. No queue file is read."""
         with self._lock:
             self._ids = self._listed()
             self.generation += 1
 
     def _listed(self) -> dict[str, set[int]]:
-        """The queues by topic. Topics, and then queues, are listed only where their directory may have changed, or
-        where that failed before. OSError."""
+        """Queue ids by topic. A directory is listed only if it may have changed, or if listing failed before.
+        OSError."""
         try:
             self._list_changed()
         except OSError:
@@ -114,7 +113,7 @@ class ConsumeQueues:
             return sorted(self._ids.get(topic, ()))
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, its end found at first use; None when there is none."""
+        """The queue, whose end is found at its first use; None if it does not exist."""
         found = self.by_key.get((topic, queue_id))
         if found is not None or queue_id not in self._ids.get(topic, ()):
             return found
@@ -122,7 +121,7 @@ class ConsumeQueues:
             return self.by_key.get((topic, queue_id)) or self._open(topic, queue_id)
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue; a new one gets its directory with its first entry."""
+        """The queue. A new one gets its directory with its first entry."""
         found = self.by_key.get((topic, queue_id))
         if found is not None:
             return found
@@ -137,7 +136,7 @@ class ConsumeQueues:
         if self._visible_end is not None:
             queue.truncate(self._visible_end)
             if self.access is Access.READ:
-                queue.take_in(self._visible_end)  # after an entry that leads astray
+                queue.take_in(self._visible_end)  # a damaged entry may have hidden later ones
         queue.begin_at(self._min_physical)
         self.by_key[topic, queue_id] = queue
         return queue
@@ -152,7 +151,7 @@ class ConsumeQueues:
             disk=self._disk,
             open_files=self._open_files,
             is_new=self._is_made_here or topic in self._removed or key in (self.unread or ()),
-            reads_ahead=False,  # a page of zeros of each queue would fill the memory where there are thousands
+            reads_ahead=False,  # with thousands of queues, a page of zeros of each would fill the memory
         )
         queue = ConsumeQueue(topic, queue_id, files)
         queue.make = self._make
@@ -167,7 +166,7 @@ class ConsumeQueues:
         return queue
 
     def make_refused(self, make: Make) -> None:
-        """From now on entries that the disk refuses are made again in memory."""
+        """Make refused entries again in memory, from now on and in all queues."""
         with self._lock:
             self._make = make
             for queue in self.opened():
@@ -182,7 +181,7 @@ class ConsumeQueues:
             queue.resume(next_offset, physical_end)
 
     def _open_all(self) -> None:
-        """Open every queue that was not yet."""
+        """Open the queues that are not open yet."""
         with self._lock, uncollected():
             for key in self._keys():
                 if key in self.by_key:
@@ -192,7 +191,7 @@ class ConsumeQueues:
                 except RefusedReadError:
                     if self.access is not Access.READ:
                         raise
-                    continue  # whoever reads it is told
+                    continue  # reading it raises the error
                 queue.begin_at(self._min_physical)
                 self.by_key[queue.topic, queue.queue_id] = queue
 
@@ -206,8 +205,8 @@ class ConsumeQueues:
                     self.get(topic, queue_id)
 
     def newest_entries(self, count: int) -> Iterator[Entries]:
-        """Up to `count` of the newest entries of each queue, as its files have them now; none of one that the disk
-        refuses. Nothing stays open. ReadError, OSError."""
+        """Up to `count` of the newest entries of each queue, read from its files now. Queues that the disk refuses are
+        left out. No file stays open. ReadError, OSError."""
 
         def newest(key: Key) -> Entries:
             queue = self._found(key)
@@ -224,11 +223,11 @@ class ConsumeQueues:
         return [(topic, queue_id) for topic in sorted(self._ids) for queue_id in sorted(self._ids[topic])]
 
     def opened(self) -> list[ConsumeQueue]:
-        """The queues that were used so far."""
+        """The queues opened so far."""
         return list(self.by_key.values())
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
-        """Every queue, opened when it was not yet."""
+        """Every queue. Those not open yet are opened."""
         with self._lock:
             keys = self._keys()
         for topic, queue_id in keys:
@@ -237,7 +236,7 @@ class ConsumeQueues:
                 yield queue
 
     def readable(self) -> Iterator[ConsumeQueue]:
-        """Every queue, opened when it was not yet, but for those that the disk refuses."""
+        """Every queue that the disk does not refuse. Those not open yet are opened."""
         with self._lock:
             keys = self._keys()
         for topic, queue_id in keys:
@@ -251,8 +250,8 @@ class ConsumeQueues:
     def recover(self, scan: bool) -> int:
         """Find every queue's end; return the highest physical end (-1: all are empty).
 
-        Without `scan`, after a clean close, that waits until a queue is used, and the answer is -1. WRITE: files
-        without a byte are deleted.
+        Without `scan` (after a clean close) each end is found at the queue's first use, and -1 is returned. WRITE:
+        files without a byte are deleted.
         """
         self._scan, self._closed_at = scan or self.access is Access.READ, None
         if not scan:
@@ -263,13 +262,13 @@ class ConsumeQueues:
         return max((queue.physical_end for queue in self), default=-1)
 
     def resume(self, next_offsets: Mapping[Key, int], physical_end: int) -> None:
-        """After a clean close with a mark of these next offsets, and of a log that ended there: a queue's end is found
-        when it is used."""
+        """Take the mark of a clean close: the next offsets, and the log's physical end. A queue's end is checked at its
+        first use."""
         self._scan, self._closed_at = False, (next_offsets, physical_end)
 
     def remove_deleted(self, until: Callable[[str], int], forget: Callable[[str], None]) -> None:
-        """Finish deletions that a crash cut short: topics go whose queues lead to records before `until(topic)`, 0 for
-        one that was never deleted. `forget` is called with each of them before."""
+        """Finish deletions that a crash interrupted: remove the topics with entries for records before `until(topic)`,
+        a physical offset, 0 for a topic that was not deleted. `forget` is called with each topic first."""
         for topic in self.topics():
             if not until(topic):
                 continue
@@ -280,13 +279,13 @@ class ConsumeQueues:
                 self.sync_names()
 
     def truncate(self, physical_end: int) -> int:
-        """Drop entries of records that end after `physical_end` from all queues; return how many."""
+        """Drop entries of records that end after `physical_end` from all queues; return their number."""
         return sum(queue.truncate(physical_end) for queue in self)
 
     def expire(self, min_physical_offset: int) -> list[Expired]:
-        """The log now begins there: what went, of the used queues whose minimum moved. After an error (ReadError,
-        NoDescriptorError) the next call goes on, and returns all of it."""
-        with self._lock:  # a queue that is being opened starts from the new beginning, or is expired below
+        """Move the opened queues to a log that begins at `min_physical_offset`; return the expired ranges. After an
+        error (ReadError, NoDescriptorError) the next call continues and returns the earlier ranges, too."""
+        with self._lock:  # a queue that another thread is opening either begins there, or is expired below
             if min_physical_offset != self._min_physical:
                 self._min_physical = min_physical_offset
                 self._to_expire = self.opened()
@@ -299,7 +298,7 @@ class ConsumeQueues:
     def _expire(self, queue: ConsumeQueue) -> None:
         old = queue.notified_min
         if self.by_key.get((queue.topic, queue.queue_id)) is not queue:
-            return  # its topic was deleted since the call that failed
+            return  # its topic was deleted after the failed call
         if old is None:
             queue.begin_at(self._min_physical)
             return
@@ -310,7 +309,7 @@ class ConsumeQueues:
         queue.notified_min = new
 
     def contents(self, topic: str) -> list[Expired]:
-        """All that a topic's queues hold, as what is gone when the topic is deleted."""
+        """All messages of a topic's queues, as the ranges that go when the topic is deleted."""
         found = []
         for queue_id in self.queue_ids(topic):
             queue = self.get(topic, queue_id)
@@ -320,17 +319,17 @@ class ConsumeQueues:
         return found
 
     def delete_expired(self, now_ms: int) -> int:
-        """Delete expired files of all queues; return how many. OSError."""
+        """Delete expired files of all queues; return their number. OSError."""
         return sum(queue.delete_expired(now_ms) for queue in self)
 
     def sweep(self, now_ms: int, forced_interval_ms: int) -> None:
-        """Unmap deleted files whose readers are done, or had that long."""
+        """Unmap deleted files that have no readers any more, or were deleted `forced_interval_ms` ago."""
         for queue in self.opened():
             queue.files.sweep(now_ms, forced_interval_ms)
 
     def refresh(self, physical_end: int) -> list[Key]:
-        """FOLLOW: find new topics, queues, and entries of used queues; return the used queues that changed. After an
-        error (OSError) the next call tells of those, too. See `is_behind`."""
+        """FOLLOW: find new topics, queues, and entries of opened queues; return the opened queues that changed. After
+        an error (OSError) the next call returns the earlier changes, too. See `is_behind`."""
         with self._lock:
             self._visible_end = physical_end
             ids = self._listed()
@@ -351,15 +350,15 @@ class ConsumeQueues:
         try:
             if queue.refresh(physical_end):
                 self._refreshed.append(key)
-        except ReadError:  # its writer took a file between two looks
+        except ReadError:  # its writer removed a file meanwhile
             self.is_behind = True
         if queue.is_stale:
             with self._lock:
                 self._drop(key)
 
     def forget(self, file_bytes: int) -> None:
-        """FOLLOW: close every queue; `load` lists those that are there, with files of `file_bytes` each. `gone`
-        tells of those that were used."""
+        """FOLLOW: close every queue. `gone` returns the closed ones; `load` lists the queues again, whose files have
+        `file_bytes` each."""
         with self._lock:
             for key in list(self.by_key):
                 self._drop(key)
@@ -367,13 +366,13 @@ class ConsumeQueues:
             self._ids, self._topic_ids, self._watches = {}, {}, {}
             self._watch.forget()
             self._min_physical = 0
-            self._visible_end = None if self._is_made_here else 0  # who opens one before `refresh` sees nothing
+            self._visible_end = None if self._is_made_here else 0  # a queue opened before `refresh` is empty
             self._to_expire, self._expired, self._refreshed = [], [], []
             self.generation += 1
 
     def move(self, directory: Path, file_bytes: int, access: Access) -> None:
-        """FOLLOW: as `forget`, and take those below `directory` from now on. READ: another process's; otherwise they
-        are made by us, and none is there yet."""
+        """FOLLOW: as `forget`, and use the queues below `directory` from now on. READ: another process writes them;
+        otherwise this process makes them, and none exists yet."""
         with self._lock:
             self.directory, self.access, self._watch = directory, access, Watch(directory)
             self._is_made_here = access is not Access.READ
@@ -388,24 +387,24 @@ class ConsumeQueues:
             self._gone.append(key)
 
     def gone(self) -> list[Key]:
-        """FOLLOW: the used queues that went since the call before; a new one may have come in place of each."""
+        """FOLLOW: the opened queues that were dropped since the last call. A new one may have replaced each."""
         gone, self._gone = self._gone, []
         return gone
 
     # durability and life
 
     def flush(self, least_pages: int = 0) -> None:
-        """Flush every queue with at least `least_pages` waiting (0: any byte). FlushFailedError."""
+        """Flush every queue with at least `least_pages` unflushed pages (0: any byte). FlushFailedError."""
         for queue in self.opened():
             queue.files.flush(least_pages)
 
     def ends(self, topic: str) -> dict[int, int]:
-        """The next offset of each queue of a topic."""
+        """The next queue offset of each queue of a topic, by queue id."""
         found = {queue_id: self.get(topic, queue_id) for queue_id in self.queue_ids(topic)}
         return {queue_id: queue.max_offset for queue_id, queue in found.items() if queue is not None}
 
     def remove_topic(self, topic: str) -> None:
-        """Delete the topic's queues: files and directories, durably after `sync_names`. OSError."""
+        """Delete the files and directories of a topic's queues, durably after `sync_names`. OSError."""
         with self._lock:
             ids = self._ids.pop(topic, set())
             self.generation += 1
@@ -420,7 +419,7 @@ class ConsumeQueues:
             remove_tree(self.directory / topic)
 
     def sync_names(self) -> None:
-        """Bring to disk which topics have queues. OSError."""
+        """Sync the directory of topics. OSError."""
         if self.access is Access.WRITE and self.directory.is_dir():
             self._disk.sync_directory(self.directory)
 

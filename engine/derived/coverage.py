@@ -1,9 +1,8 @@
-"""Tiling: whether consume queues and index, as somebody else left them, lead to every record (docs/format.md, 8).
+"""Coverage: whether consume queues and index that another program left lead to every record (docs/format.md, 8).
 
-Entries name a place and a size, so the records that all queues of a store lead to must tile the log, one after the
-other. Only what they leave bare has to be read: blanks, transactions, or records whose entries are lost. So a store of
-a million messages is looked over without reading one, and a queue that is missing, short or full of zeros is noticed
-all the same.
+Entries have a physical offset and a size, so the records they lead to must cover the log without gaps. Only the gaps
+are read: blanks, transactions, or records whose entries are lost. So a store of a million messages is checked without
+reading them, and a queue that is missing, short or full of zeros is still found.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ Array = np.ndarray[Any, Any]
 Queues = Mapping[tuple[str, int], "ConsumeQueue"]
 
 MANY_GAPS = 2_000
-"""In one file: then reading the whole file, as a rebuild does, is the faster way."""
+"""With more gaps in one file than this, a rebuild, which reads the whole file, is faster."""
 
 SAMPLED_ENTRIES = 16
-"""So many of a queue's entries tell whether multi-dispatch fills it."""
+"""Number of a queue's newest entries that are searched for multi-dispatch."""
 
 _MULTI_DISPATCH = MULTI_DISPATCH.encode()
 _KEY_NAMES = tuple(name + b"\x01" for name in (KEYS, UNIQUE_KEY))
@@ -46,7 +45,7 @@ _SEARCHED_BYTES = 1 << 20
 
 
 def queues_complete(log: CommitLog, queues: ConsumeQueues, deleted: DeletedTopics, end: int) -> bool:
-    """Whether every record of the log before `end` that belongs in a queue has its entry."""
+    """Whether every record before the physical offset `end` that belongs in a queue has its entry."""
     known = {(queue.topic, queue.queue_id): queue for queue in queues}
     if not all(newest_in_place(log, queue) for queue in known.values()):
         return False
@@ -58,27 +57,27 @@ def queues_complete(log: CommitLog, queues: ConsumeQueues, deleted: DeletedTopic
 
 
 def newest_in_place(log: CommitLog, queue: ConsumeQueue) -> bool:
-    """Whether the queue's newest entry leads to the record with that queue offset: numbering never slipped."""
+    """Whether the queue's newest entry leads to the record with its queue offset. True if that is unreadable."""
     entry = queue.entry(queue.max_offset - 1)
     if entry is None or entry[0] < log.min_offset:
         return True
     try:
         message = decode_record(log.rest(entry[0]), entry[0], verify=False)
     except ReadError:
-        return True  # damage of the log, which no rebuild mends
+        return True  # damage of the log, which no rebuild repairs
     if (message.topic, message.queue_id) != (queue.topic, queue.queue_id):
-        return message.topic != queue.topic  # another topic's record stands here by multi-dispatch
+        return message.topic != queue.topic  # multi-dispatch added another topic's record
     return message.queue_offset == queue.max_offset - 1
 
 
 def shows_multi_dispatch(log: CommitLog, queues: ConsumeQueues, begin: int) -> bool:
-    """Whether multi-dispatch filled any of the queues: entries tell, which no publisher can make. The newest ones are
-    asked, and those for records from `begin` on that several lead to."""
+    """Whether multi-dispatch filled any of the queues. Entries are the proof, because no publisher can make them: the
+    newest of each queue are checked, and entries that share a record from the physical offset `begin` on."""
     return any(_holds_places(log, queue) for queue in queues) or _shares_records(log, queues, begin)
 
 
 def _shares_records(log: CommitLog, queues: ConsumeQueues, begin: int) -> bool:
-    """Whether two queues lead to a record from `begin` on that asks for it."""
+    """Whether two queues lead to a record from `begin` on that names a secondary slot there."""
     if sum(queue.max_offset > queue.first_offset for queue in queues) < 2:
         return False
     bounds = [(max(file.start, begin), file.start + file.size) for file in log.files.files]
@@ -95,7 +94,7 @@ def _shares_records(log: CommitLog, queues: ConsumeQueues, begin: int) -> bool:
 
 
 def _claimed_slots(log: CommitLog, physical_offset: int) -> Sequence[Slot]:
-    """The places in queues other than its own that the record there names."""
+    """The secondary slots in other queues that the record at `physical_offset` names."""
     try:
         message = decode_record(log.rest(physical_offset), physical_offset, verify=False)
     except ReadError:
@@ -140,7 +139,7 @@ def _file_complete(
     try:
         view = file.pages()
     except StoreError:
-        return True  # what is not there can't be dispatched
+        return True  # without its file no record can be dispatched
     return not any(
         _queued(found, queues, deleted)
         for start, stop in gaps
@@ -158,8 +157,8 @@ def _file_complete(
 def entries_by_file(
     queues: Iterable[ConsumeQueue], files: Sequence[tuple[int, int]], end: int
 ) -> Iterator[tuple[Array, Array]]:
-    """Places and ends, sorted by place, of all entries for records before `end` in each of `files`, (start, end),
-    ascending. A queue is looked at only for files that its entries lead to."""
+    """Physical offsets and ends, ascending, of all entries for records before `end` in each of `files`: (start, end),
+    ascending. A queue is read only for files that its entries lead to."""
     waiting, reached = [(queue, 0) for queue in queues], -1
     for start, stop in files:
         if start >= end:
@@ -174,21 +173,21 @@ def entries_by_file(
 
 
 def overlap(places: Array, ends: Array, end: int) -> bool:
-    """Whether any [places[i], ends[i]) reaches into the next one, or past `end`: no two records do, so an entry is
-    wrong. Entries for one record are alike."""
+    """Whether any range [places[i], ends[i]) reaches into the next one, or past `end`: then an entry is wrong. Equal
+    ranges are entries for one record."""
     alike = (places[1:] == places[:-1]) & (ends[1:] == ends[:-1])
     return bool(np.any(~alike & (ends[:-1] > places[1:])) or np.any(ends > end))
 
 
 def bare_ranges(places: Array, ends: Array, start: int, end: int) -> list[tuple[int, int]]:
-    """Stretches of [start, end) that no [places[i], ends[i]) covers; places ascending, int64 (n,)."""
+    """Parts of [start, end) that no range [places[i], ends[i]) covers; `places` are ascending, int64 (n,)."""
     reached = np.maximum.accumulate(np.concatenate(([start], ends)))
     begins = np.concatenate((places, [end]))
     return [(int(reached[row]), int(begins[row])) for row in np.flatnonzero(begins > reached).tolist()]
 
 
 def _queued(found: ScannedRecords, queues: Queues, deleted: DeletedTopics) -> bool:
-    """Whether any of these records, to which no entry leads, should have one."""
+    """Whether any of these records without an entry should have one."""
     found = deleted.without_queues(found)
     for row in queued_rows(found).tolist():
         place = (found.topics[int(found.topic_rows[row])], int(found.records.queue_ids[row]))
@@ -200,7 +199,7 @@ def _queued(found: ScannedRecords, queues: Queues, deleted: DeletedTopics) -> bo
 
 
 def _superseded(queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
-    """Whether the queue's number went to a newer record: its broker had lost the queue's files, and began again."""
+    """Whether a newer record has the queue offset: the broker lost the queue's files and started the queue again."""
     entry = queue.entry(queue_offset)
     if entry is not None:
         return entry[0] > physical_offset
@@ -209,7 +208,7 @@ def _superseded(queue: ConsumeQueue, queue_offset: int, physical_offset: int) ->
 
 
 def index_start(log: CommitLog, index: Index, end: int) -> int:
-    """From where on the log has to be read so that its index holds every key: log.min_offset for all of it."""
+    """Physical offset from which the log must be read so that the index has every key; log.min_offset: all of it."""
     files = index.files
     if not files or index.last_physical_offset < 0:
         return log.min_offset if index.foreign or _names_keys(log, end) else max(log.min_offset, end)
@@ -224,9 +223,9 @@ def index_start(log: CommitLog, index: Index, end: int) -> int:
 
 
 def _names_keys(log: CommitLog, end: int) -> bool:
-    """Whether the name of a property that holds keys stands anywhere in the log before `end`.
+    """Whether the log before `end` contains the name of a property that holds keys.
 
-    Where it does not, no record has a key, whatever else is there: that need not be read as records.
+    If it does not, no record has a key, and the log need not be read as records.
     """
     for file in log.files.files:
         if file.start >= end:
@@ -234,7 +233,7 @@ def _names_keys(log: CommitLog, end: int) -> bool:
         try:
             view = file.pages()[: end - file.start]
         except StoreError:
-            continue  # what is not there names nothing
+            continue  # a missing file has no names
         for start in range(0, len(view), _SEARCHED_BYTES):
             part = bytes(view[start : start + _SEARCHED_BYTES + _LONGEST_NAME_BYTES])
             if any(name in part for name in _KEY_NAMES):
@@ -243,7 +242,7 @@ def _names_keys(log: CommitLog, end: int) -> bool:
 
 
 def _has_keys(log: CommitLog, start: int, stop: int) -> bool:
-    """Whether a record strictly between the ones at `start` and `stop` has a key: the index lost it."""
+    """Whether a record strictly between those at `start` and `stop` has a key, which the index then has lost."""
     for found in scan_range(log, max(start, log.min_offset), stop):
         rows, _ = found.index_keys
         places = found.records.headers["physical_offset"][rows]
@@ -253,8 +252,8 @@ def _has_keys(log: CommitLog, start: int, stop: int) -> bool:
 
 
 def scan_range(log: CommitLog, start: int, stop: int) -> Iterator[ScannedRecords]:
-    """The records in [start, stop), over several files, unverified; a file ends where its records do. A record begins
-    at `start`, or a file."""
+    """The records in [start, stop), unverified, across files; each file is read to the end of its records. A record or
+    a file begins at `start`."""
     for file in log.files.files:
         if file.start + file.size <= start or file.start >= stop:
             continue

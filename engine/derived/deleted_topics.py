@@ -1,12 +1,10 @@
-"""Deleted topics: whose records in the log are not to be dispatched again (docs/format.md, 13).
+"""Deleted topics: topics whose records in the log must not be dispatched again (docs/format.md, 13).
 
-    STORE/fsstore/deleted.json    {"topics": {"orders": 1048576}}    its records before that physical offset are gone
+    STORE/fsstore/deleted.json    {"topics": {"orders": 1048576}}    records before that physical offset are deleted
 
-The log keeps a deleted topic's records until retention takes their file; without this note a rebuild would bring them
-back.
-
-The note is what deletes a topic: it is written first; whatever is left of the topic is deleted
-after that, at the next opening if the disk refuses before.
+The log keeps a deleted topic's records until retention deletes their file. Without this note a rebuild would restore
+them. The note deletes the topic: it is written first, and the topic's files are deleted after it, or at the next
+opening if that fails.
 """
 
 from __future__ import annotations
@@ -28,26 +26,25 @@ class DeletedTopics:
     """The deleted topics of one store. Thread safety: any thread."""
 
     def __init__(self, path: Path, disk: Disk) -> None:
-        """Reads `path`; a file that is missing or can't be understood says that nothing was deleted."""
+        """Reads `path`. If the file is missing or malformed, no topic counts as deleted."""
         self._path = path
         self._disk = disk
         self._until = _read(path)
         self._known: frozenset[str] | None = None
         self._left_out: set[str] = set()
         self._unfinished: set[str] = set()
-        self._storing = threading.Lock()  # retention forgets while people delete
+        self._storing = threading.Lock()  # retention and deletions run at the same time
 
     def reload(self) -> None:
-        """Read the file again, which another process wrote."""
+        """Read the file again after another process wrote it."""
         self._until = _read(self._path)
 
     def leave_out_all_but(self, known: frozenset[str]) -> None:
-        """From now on records of other topics than `known` count as deleted: their broker deleted those topics. Call
-        `keep_left_out` when all records were seen."""
+        """Treat all topics not in `known` as deleted by their broker. Call `keep_left_out` after the last record."""
         self._known = known
 
     def keep_left_out(self, physical_end: int, *, durably: bool) -> list[str]:
-        """The topics that were found to be deleted, noted up to `physical_end`; `durably`: in the file, too.
+        """Note the topics found to be deleted, up to `physical_end`, and return them. `durably`: also in the file.
         OSError."""
         self._known, left_out = None, sorted(self._left_out)
         until = {**self._until, **dict.fromkeys(left_out, physical_end)}
@@ -58,7 +55,7 @@ class DeletedTopics:
         return left_out
 
     def _leave_out(self, found: ScannedRecords) -> None:
-        """Note the topics of records that a queue would lead to, if those were known."""
+        """Note the unknown topics of records that belong in a queue."""
         if self._known is None or self._known.issuperset(found.topics):
             return
         topics = {found.topics[row] for row in np.unique(found.topic_rows[queued_rows(found)]).tolist()}
@@ -66,11 +63,11 @@ class DeletedTopics:
         self._until = {**self._until, **dict.fromkeys(topics - self._known, MAX_OFFSET)}
 
     def until(self, topic: str) -> int:
-        """Records of `topic` before this physical offset are gone; 0 when it was never deleted."""
+        """Physical offset before which the topic's records are deleted; 0 if the topic was never deleted."""
         return self._until.get(topic, 0)
 
     def add(self, topic: str, physical_end: int) -> None:
-        """Note, durably, that the topic is deleted up to `physical_end`; `finish` is to follow. OSError: it is not."""
+        """Durably note that the topic is deleted up to `physical_end`. Call `finish` later. OSError: it is not."""
         with self._storing:
             before = self._until
             try:
@@ -81,8 +78,8 @@ class DeletedTopics:
             self._unfinished.add(topic)
 
     def take_back(self, topic: str, until: int) -> bool:
-        """The topic is not to be deleted after all: what is noted of it is `until` again, 0 for nothing. False where
-        the disk refuses that, too: the note stands."""
+        """Undo `add`: set the topic's note back to `until`, 0 for none. Returns False if the disk refuses that, too:
+        the note stays."""
         with self._storing:
             noted = self._until
             others = {name: end for name, end in noted.items() if name != topic}
@@ -92,16 +89,16 @@ class DeletedTopics:
             return False
 
     def finish(self, topic: str) -> None:
-        """Nothing is left of the topic."""
+        """Note that all files of the topic are deleted."""
         self._unfinished.discard(topic)
 
     @property
     def are_finished(self) -> bool:
-        """Whether all deletions that were begun are done, so that the next opening has nothing to do."""
+        """Whether no deletion is left for the next opening to finish."""
         return not self._unfinished
 
     def _put_back(self, topic: str, until: dict[str, int]) -> bool:
-        self._unfinished.add(topic)  # as long as the file may have the note
+        self._unfinished.add(topic)  # until the file surely lacks the note
         try:
             self._store(until)
         except (StoreError, OSError):
@@ -110,14 +107,14 @@ class DeletedTopics:
         return True
 
     def forget_before(self, min_physical_offset: int) -> None:
-        """Drop notes about records that retention has taken. OSError."""
+        """Drop the notes about records that retention has deleted. OSError."""
         with self._storing:
             kept = {topic: end for topic, end in self._until.items() if end > min_physical_offset}
             if kept != self._until:
                 self._store(kept)
 
     def include(self, other: DeletedTopics) -> None:
-        """Note, durably, what `other` notes as well, and further where it does. OSError."""
+        """Durably add the notes of `other`; the larger physical offset of a topic counts. OSError."""
         with self._storing:
             ends = {topic: max(end, self.until(topic)) for topic, end in other._until.items()}
             joined = {**self._until, **ends}
@@ -125,9 +122,9 @@ class DeletedTopics:
                 self._store(joined)
 
     def without_queues(self, found: ScannedRecords) -> ScannedRecords:
-        """The run, its records of deleted topics made such as no queue leads to: transactions that were only prepared.
+        """The run with its records of deleted topics turned into prepared transactions, which get no queue entry.
 
-        The index goes on leading to them: it knows no topics, and queries look at what they find.
+        They stay in the index, which has no topics: queries check the records they find.
         """
         self._leave_out(found)
         found = self._without_places(found)

@@ -1,14 +1,14 @@
 """Dispatch: from records in the commit log to consume queues and index (docs/format.md, 5).
 
-A writer dispatches each record or run of records as it appends it, recovery whatever a scan of the log finds. Both give
-the same entries, in log order; what is there already is not written again.
+A writer dispatches each record or run as it appends it, and recovery dispatches the records that a scan of the log
+finds. Both make the same entries, in log order. Existing entries are not written again.
 
     transaction      none, commit: queues and index    prepared: index only    rollback: neither
-    delayed          the tags code is when it is due
-    multi-dispatch   an entry in each secondary queue, after its own: a broker's, a writer makes none
+    delayed          the tags code is the due time
+    multi-dispatch   an entry in each secondary queue, after its own: made by brokers, not by our writer
 
-A writer's dispatch that fails is final: the log has records to which nothing leads, until the next opening reads them
-again.
+If a writer's dispatch fails, the store takes no more writes: records without entries stay in the log until the next
+opening dispatches them.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ DISPATCH_FAILED = "consume queues and index could not follow the log (the next o
 
 
 class PlacedRun(NamedTuple):
-    """Records of one topic that are in the log from `physical_offset` on: `shares` say which rows are whose queue's,
-    `queues` are these by queue id. Plain records only: not prepared or rolled back (those go one by one)."""
+    """Records of one topic in the log from `physical_offset` on. `shares` gives the rows of each queue, `queues` the
+    queues by id. Prepared or rolled back records are never in a run: they are dispatched one by one."""
 
     topic: str
     queues: Mapping[int, ConsumeQueue]
@@ -63,12 +63,12 @@ class PlacedRun(NamedTuple):
 
     @property
     def physical_end(self) -> int:
-        """Where the last record ends."""
+        """Physical offset just past the last record."""
         return self.physical_offset + self.batch.size
 
 
 class Dispatcher:
-    """Dispatches what a scan of the log finds. Thread safety: one caller at a time."""
+    """Dispatches the records that a scan of the log finds. Thread safety: one caller at a time."""
 
     def __init__(self, queues: ConsumeQueues, index: Index, levels: DelayLevels) -> None:
         self.levels = levels
@@ -76,9 +76,9 @@ class Dispatcher:
         self._index = index
 
     def put_scanned(self, scanned: ScannedRecords) -> list[tuple[str, int]]:
-        """Dispatch what a scan of the log found, whose queue offsets were judged (`QueueSequence`); the queues that it
-        belongs to. QueueGapError, StoreFullError: to be called again with the same records when the cause is mended;
-        the index gets its keys when all queues have their entries."""
+        """Dispatch records of a scan whose queue offsets `QueueSequence` has checked; return the queues they belong to.
+        The index gets its keys after all queues have their entries. QueueGapError, StoreFullError: remove the cause and
+        call it again with the same records."""
         dispatched: list[tuple[str, int]] = []
         if not len(scanned):
             return dispatched
@@ -92,11 +92,11 @@ class Dispatcher:
         return dispatched
 
     def rows_by_queue(self, scanned: ScannedRecords) -> Iterator[QueueRows]:
-        """The rows that these records add, a queue at a time."""
+        """The entries that these records add, one queue at a time."""
         return _rows_by_queue(scanned, self.levels)
 
     def index_scanned(self, scanned: ScannedRecords) -> None:
-        """Dispatch what a scan of the log found to the index alone. StoreFullError."""
+        """Dispatch records of a scan to the index alone. StoreFullError."""
         if len(scanned):
             headers = scanned.records.headers
             key_rows, key_hashes = scanned.index_keys
@@ -108,10 +108,10 @@ class Dispatcher:
 
 
 class WriteDispatcher(DispatchEnd):
-    """Dispatches what a writer appends, at once. Thread safety: call under the log's lock.
+    """Dispatches a writer's records as they are appended. Thread safety: call under the log's lock.
 
-    Keys of few records wait in memory, where queries see them: `Index.flush` must come before any recovery point that
-    says how far dispatch is on disk.
+    Keys may wait in memory, where queries find them. Call `Index.flush` before writing a recovery point that covers
+    them.
     """
 
     def __init__(
@@ -121,13 +121,13 @@ class WriteDispatcher(DispatchEnd):
         appended: Callable[[str, int], None],
         broken: Callable[[str], None],
     ) -> None:
-        """`newest` is the log's newest record. `appended` is called with each queue that has new messages; `broken`
-        with why nothing more may be written."""
+        """`newest` is the log's newest record. `appended` is called with each queue that has new messages, `broken`
+        with the reason why the store takes no more writes."""
         super().__init__(index, appended, newest, PutResult)
         self._index = index
         self._broken = broken
         self.is_broken = False
-        """Whether dispatch failed: nothing may be said any more of how far it came."""
+        """Whether dispatch failed: its progress may not be recorded any more."""
 
     @property
     def newest(self) -> NewestRecord | None:
@@ -136,8 +136,8 @@ class WriteDispatcher(DispatchEnd):
         return NewestRecord(*newest[3:6]) if isinstance(newest, PutResult) else newest
 
     def put(self, queue: ConsumeQueue | None, stored: PutResult, record: EncodedBatch) -> None:
-        """Dispatch one record, stored there; `queue` is its own, None when no queue may lead to it (a transaction that
-        is prepared or rolled back). ReadOnlyStoreError: that failed."""
+        """Dispatch one record, stored as in `stored`. `queue` is None for a prepared or rolled back transaction, which
+        gets no entry. ReadOnlyStoreError: dispatch failed."""
         topic, queue_id, queue_offset, physical_offset, size, store_time_ms, _ = stored
         try:
             if queue is not None:
@@ -151,7 +151,7 @@ class WriteDispatcher(DispatchEnd):
         self._appended(topic, queue_id)
 
     def put_run(self, run: PlacedRun) -> None:
-        """Dispatch a run, which is not empty. ReadOnlyStoreError: that failed."""
+        """Dispatch a run, which must not be empty. ReadOnlyStoreError: dispatch failed."""
         try:
             self._put_run(run)
         except BaseException as error:
@@ -170,7 +170,7 @@ class WriteDispatcher(DispatchEnd):
         self._index.put(run.batch, run.physical_offset, run.store_time_ms)
 
     def _stop(self, error: BaseException) -> BaseException:
-        """Whatever goes wrong in dispatch stops the store; what to raise."""
+        """Stop writes to the store after any error in dispatch; return the error to raise."""
         reason = f"{DISPATCH_FAILED}: {error!r}"
         log.error("%s", reason, exc_info=error)
         self.is_broken = True
@@ -179,7 +179,7 @@ class WriteDispatcher(DispatchEnd):
 
 
 class Held(NamedTuple):
-    """Dispatch that waits until the log is readable up to `physical_end`; `counts` are the queue offsets it took."""
+    """Dispatch that waits until the log is readable up to `physical_end`. `counts`: queue offsets taken, by queue."""
 
     physical_end: int
     counts: Counter[ConsumeQueue]
@@ -187,8 +187,8 @@ class Held(NamedTuple):
 
 
 class BufferedDispatcher(WriteDispatcher):
-    """Dispatches when the log's write buffer is committed (transient pool): not before, since a record is readable only
-    then. Thread safety: call under the log's lock."""
+    """Dispatches after the log's write buffer is committed (transient pool), because records are readable only then.
+    Thread safety: call under the log's lock."""
 
     def __init__(
         self,
@@ -204,12 +204,12 @@ class BufferedDispatcher(WriteDispatcher):
         self._held: deque[Held] = deque()
 
     def put(self, queue: ConsumeQueue | None, stored: PutResult, record: EncodedBatch) -> None:
-        """Hold one record's dispatch back."""
+        """Hold one record's dispatch until `committed`."""
         counts = Counter([queue] if queue is not None else [])
         self._hold(stored.physical_end, counts, lambda: super(BufferedDispatcher, self).put(queue, stored, record))
 
     def put_run(self, run: PlacedRun) -> None:
-        """Hold a run's dispatch back."""
+        """Hold a run's dispatch until `committed`."""
         counts = Counter({run.queues[share.queue_id]: share.size for share in run.shares})
         self._hold(run.physical_end, counts, lambda: super(BufferedDispatcher, self).put_run(run))
 
@@ -219,7 +219,8 @@ class BufferedDispatcher(WriteDispatcher):
         self._held.append(Held(physical_end, counts, dispatch))
 
     def committed(self) -> None:
-        """Dispatch what is readable by now, unless dispatch has failed. ReadOnlyStoreError: it fails now."""
+        """Dispatch the held records that are readable now, unless dispatch has failed before. ReadOnlyStoreError: it
+        fails now."""
         readable_end = self._log.readable_end
         while not self.is_broken and self._held and self._held[0].physical_end <= readable_end:
             held = self._held.popleft()
@@ -228,10 +229,10 @@ class BufferedDispatcher(WriteDispatcher):
                 queue.pending -= count
 
 
-# what a scan finds past damage
+# records of a scan past damage
 
 Keep = Callable[[str, int, int, Entries], None]
-"""Puts right entries for lost numbers of a queue (topic, queue id), from a queue offset on."""
+"""Corrects entries for lost messages of a queue (topic, queue id), from a queue offset on."""
 
 
 def dispatch_scanned(
@@ -242,7 +243,7 @@ def dispatch_scanned(
     damaged: Sequence[DamagedRange],
     keep: Keep = lambda topic, queue_id, first, entries: None,
 ) -> list[tuple[str, int]]:
-    """Dispatch what a scan of the log found, past numbers that damage took; the queues that it belongs to."""
+    """Dispatch records of a scan, and fill gaps of queue offsets lost to damage; return the queues they belong to."""
     while True:
         try:
             return dispatcher.put_scanned(found)
@@ -251,7 +252,7 @@ def dispatch_scanned(
 
 
 def take_back(queues: ConsumeQueues, suspect: Suspect) -> None:
-    """A dispatched record had a wrong queue offset."""
+    """Drop the entry of a dispatched record whose queue offset turned out to be wrong."""
     queue = queues.get(suspect.topic, suspect.queue_id)
     if queue is not None:
         queue.drop_from(suspect.expected)
@@ -260,7 +261,7 @@ def take_back(queues: ConsumeQueues, suspect: Suspect) -> None:
 def _fill_gap(
     queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedRange], log: FileQueue, keep: Keep
 ) -> None:
-    """Give queue offsets whose records are lost entries that lead to where they were: they read as damaged."""
+    """Append entries for lost records that lead into the damaged range, so that they read as damaged."""
     start, size = _lost_range(queue, gap, damaged, log)
     entries = np.zeros(gap.found - gap.expected, ENTRY)
     entries["physical_offset"], entries["size"] = start, size
@@ -271,8 +272,8 @@ def _fill_gap(
 def _lost_range(
     queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedRange], log: FileQueue
 ) -> tuple[int, int]:
-    """The first damaged range between the gap's two records, within one file, less what frames a record; else the
-    record before the gap, or the one after it."""
+    """(physical offset, size) of the first damaged range between the gap's two records, within one file and without its
+    frame header; else of the record before the gap, or of the one after it."""
     file_bytes = log.file_bytes
     for damage in damaged:
         if queue.physical_end <= damage.start < gap.physical_offset:
@@ -284,13 +285,13 @@ def _lost_range(
     return queue.newest_physical_offset, queue.physical_end - queue.newest_physical_offset
 
 
-# the rows of a scan, by queue
+# records of a scan, by queue
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRows:
-    """Rows of one queue: their queue offsets (int64 (n,)), entries (ENTRY (n,)) and, as `QueueEnd.note_texts` takes
-    it, bytes of text."""
+    """Rows of one queue: queue offsets (int64 (n,)), entries (ENTRY (n,)) and text sizes as of
+    `QueueEnd.note_texts`."""
 
     topic: str
     queue_id: int
@@ -323,14 +324,14 @@ def _rows_by_queue(scanned: ScannedRecords, levels: DelayLevels) -> Iterator[Que
     for members in equal_groups(groups):
         group, wanted = int(groups[members][0]), rows[members]
         entries = np.empty(len(wanted), ENTRY)
-        of = wanted if scanned.slots else all_or(wanted, len(headers))  # which slots repeat
+        of = wanted if scanned.slots else all_or(wanted, len(headers))  # secondary slots repeat rows
         entries["physical_offset"], entries["size"] = headers["physical_offset"][of], headers["store_size"][of]
         entries["tags_code"] = codes[members]
         yield QueueRows(names[group >> 32], group & 0xFFFFFFFF, offsets[members], entries, text_bytes[of])
 
 
 def _with_due_times(scanned: ScannedRecords, tags: Array, schedule: int | None, levels: DelayLevels) -> Array:
-    """The tags codes: `tags`, but for records of the schedule's topic (number `schedule`)."""
+    """`tags`, with due times for records of the schedule's topic (number `schedule`)."""
     if schedule is None:
         return tags
     codes = tags.copy()
@@ -341,7 +342,8 @@ def _with_due_times(scanned: ScannedRecords, tags: Array, schedule: int | None, 
 
 
 def _secondary_rows(scanned: ScannedRecords, rows: set[int], topics: dict[str, int]) -> list[tuple[int, int, int, int]]:
-    """(row, topic's number, queue id, queue offset) for each secondary slot of `rows`; numbers new `topics`."""
+    """(row, topic number, queue id, queue offset) for each secondary slot of `rows`. New topics are added to
+    `topics`."""
     return [
         (row, topics.setdefault(slot.topic, len(topics)), slot.queue_id, slot.queue_offset)
         for row, slots in scanned.slots.items()
@@ -351,6 +353,6 @@ def _secondary_rows(scanned: ScannedRecords, rows: set[int], topics: dict[str, i
 
 
 def _consecutive_runs(queue_offsets: Array) -> Iterator[tuple[int, int]]:
-    """The ranges [start, end) of rows whose `queue_offsets` follow each other without a step."""
+    """The ranges [start, end) of rows with consecutive `queue_offsets`."""
     breaks = np.flatnonzero(np.diff(queue_offsets) != 1) + 1
     return pairwise([0, *breaks.tolist(), len(queue_offsets)])

@@ -1,11 +1,11 @@
-"""Index: the index files of a store, in the order of their names: which records may carry a key (docs/format.md, 7).
+"""Index: finds the records that may have a key, in the store's index files (docs/format.md, 7).
 
-    index/<17 digits>      named by the time of creation, local, yyyyMMddHHmmssSSS; the names rise
+    index/<17 digits>      local time of creation, yyyyMMddHHmmssSSS; the names rise
 
-One writer (dispatch), any readers. An answer is a candidate: the files hold hashes, so the caller reads the record and
-compares. Which words of a record are keys: for those that are put the encoder says (engine.record.kernel.encode), for
-those of a scan `ScannedRecords.index_keys`. Keys wait in a memtable, which queries see, and are written to
-the files some thousand at a time.
+One writer (dispatch), any readers. A result is a candidate: the files hold hashes, so the caller reads the record and
+compares. The encoder (engine.record.kernel.encode) gives the keys of records that are put, and
+`ScannedRecords.index_keys` those of a scan. Keys wait in a memtable, which queries search, and are written to the files
+some thousand at a time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Index(KeyIndex):
-    """The index of a store. Thread safety: any thread; one at a time writes (an own lock), queries take no lock."""
+    """The index of a store. Thread safety: any thread; a lock guards writes, queries take no lock."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class Index(KeyIndex):
         disk: Disk | None = None,
         ignored: IgnoredErrors | None = None,
     ) -> None:
-        """`entries` is the entry area's capacity N; N - 1 are usable. `clock` names new files. It is noted in
-        `ignored` that keys have to wait."""
+        """`entries` is the capacity N of a file's entry area, of which N - 1 are usable. `clock` names new files.
+        `ignored` notes the errors for which keys stay in memory."""
         self._ignored = ignored or IgnoredErrors()
         self.directory = directory
         self.slots = slots
@@ -64,7 +64,7 @@ class Index(KeyIndex):
         """Keys that wait in memory before they go into a file together."""
 
     def load(self) -> None:
-        """List the files there are; those that no index file of these sizes can be are in `foreign`."""
+        """List the files. Those that can be no index file of these sizes go to `foreign`."""
         self._list()
         self.memtable.last = self._stored_last()
 
@@ -87,8 +87,8 @@ class Index(KeyIndex):
         return IndexFile(file, self.slots, self.entries)
 
     def _stored_last(self) -> int:
-        """The newest record with a key in the files; -1 also where the disk refuses the newest of them, and nothing is
-        to be written there. RefusedReadError."""
+        """Physical offset of the newest record with a key in the files, -1 without one. If the disk refuses the newest
+        file: -1, with access WRITE RefusedReadError."""
         try:
             return max((file.last_physical_offset for file in self._files[-1:]), default=-1)
         except RefusedReadError:
@@ -98,20 +98,20 @@ class Index(KeyIndex):
 
     @property
     def files(self) -> tuple[IndexFile, ...]:
-        """Oldest first; the newest keys may still wait in memory (see `flush`)."""
+        """The files, oldest first. The newest keys may still wait in memory (see `flush`)."""
         return self._files
 
     @property
     def last_physical_offset(self) -> int:
-        """Physical offset of the newest record with a key in the index; -1 when there is none."""
+        """Physical offset of the newest record with a key in the index; -1 without one."""
         return self.memtable.last
 
     # writing
 
     def put(self, batch: EncodedBatch, physical_offset: int, store_time_ms: int) -> None:
-        """Add the keys of records that begin there, in order; none is fine. A record that is there is skipped.
+        """Add the keys of records that begin at `physical_offset`, if any. Records that the index has are skipped.
 
-        They wait in memory until some thousand do; so does what finds no space for a new file.
+        The keys wait in memory until there are some thousand, or until a full disk has space for a new file.
         """
         self.memtable.add(batch, physical_offset, store_time_ms)
         if len(self.memtable) >= self.memtable.settles_at:
@@ -120,9 +120,9 @@ class Index(KeyIndex):
     def put_many(
         self, key_hashes: Array, physical_offsets: Array, store_times_ms: Array, more_records: bool = False
     ) -> None:
-        """Add index hashes of keys, in log order (arrays of shape (k,)); records that are there are skipped.
+        """Add index hashes of keys, in log order (arrays of shape (k,)). Records that the index has are skipped.
 
-        `more_records` says that records without keys follow.
+        `more_records`: records without keys follow.
         """
         with self._lock:
             memtable = self.memtable
@@ -137,14 +137,14 @@ class Index(KeyIndex):
             memtable.needs_room |= more_records
 
     def settle(self) -> None:
-        """Bring the keys that wait in memory into the files, as far as there is space: the others wait on."""
+        """Write the waiting keys to the files, as far as there is space. The others keep waiting."""
         try:
             self._store_keys()
-        except (StoreFullError, NoDescriptorError, FlushFailedError) as error:  # the log's records tell keys again
+        except (StoreFullError, NoDescriptorError, FlushFailedError) as error:  # the log still has the keys
             self._ignored.note("keys wait in memory", error)
 
     def _store_keys(self) -> None:
-        """Bring all keys into the files. FlushFailedError, StoreFullError, NoDescriptorError: the others wait on."""
+        """Write all keys to the files. FlushFailedError, StoreFullError, NoDescriptorError: the rest keeps waiting."""
         with self._lock:
             memtable = self.memtable
             try:
@@ -158,7 +158,7 @@ class Index(KeyIndex):
                 memtable.settles_at = len(memtable) + MEMTABLE_KEYS
 
     def _file_with_room(self) -> IndexFile:
-        """The newest file, ready to be written, or a new one when that is full. StoreFullError, NoDescriptorError;
+        """The newest file, ready to be written, or a new one if that is full. StoreFullError, NoDescriptorError;
         FlushFailedError: the disk refused it."""
         previous = self._files[-1] if self._files else None
         if previous is not None and previous.room > 0:
@@ -188,9 +188,9 @@ class Index(KeyIndex):
         return file
 
     def flush(self) -> None:
-        """Bring every key to the files and every changed file to disk.
+        """Write every key to the files, and sync every changed file.
 
-        FlushFailedError: the disk refused. StoreFullError, NoDescriptorError: not everything is done, try again.
+        FlushFailedError: the disk refused. StoreFullError, NoDescriptorError: the flush is incomplete, call it again.
         """
         with self._lock:
             self._store_keys()
@@ -215,25 +215,25 @@ class Index(KeyIndex):
     # reading (`candidates` is the kernel's)
 
     def between_writes(self, file: IndexFile) -> tuple[IndexHeader, Array, Array]:
-        """A file's header, entries and slots as they belong together: of one that is written to, the slots are a copy.
-        ReadError, and ValueError for a header that counts less than nothing."""
+        """A file's consistent header, entries and slots. The slots of the newest file, which is written to, are a copy.
+        ReadError, and ValueError for a negative count in the header."""
         is_written_to = file in self._files[-1:]
         with self._lock:
             slots = file.chain_starts()
             return file.header, file.records(), slots.copy() if is_written_to else slots
 
-    # what the log's owner and other writers do
+    # recovery, retention, and other writers
 
     def truncate(self, physical_end: int, stored_ms: Callable[[int], int]) -> None:
-        """Drop keys of records at or after `physical_end`, and mend the newest file's chains (see
-        `IndexFile.truncate`). RefusedReadError: of the newest file nothing was changed."""
+        """Drop keys of records at or after `physical_end`, and rebuild the newest file's slots (see
+        `IndexFile.truncate`). RefusedReadError: the newest file is unchanged."""
         with self._lock:
             self._drop_empty()
             while self._files:
                 newest = self._files[-1]
                 newest.require_read()
                 if len(self._files) == 1 and newest.header.next_entry <= 1 and not newest.chain_starts().any():
-                    break  # no key was ever in it: it is as it was made, unless its header alone was lost
+                    break  # it never had a key: only its header may have been lost
                 if newest.truncate(physical_end, stored_ms):
                     self._unsynced.add(newest)
                     break
@@ -241,7 +241,7 @@ class Index(KeyIndex):
             self.memtable.truncate(physical_end, self._stored_last())
 
     def _drop_empty(self) -> None:
-        """Files without a byte: a power cut leaves them, when only a name reached the disk."""
+        """Delete files without a byte: a power cut leaves them if only the name reached the disk."""
         if self.access is Access.WRITE:
             empty = {path for path in self.foreign if path.is_file() and not path.stat().st_size}
             for path in empty:
@@ -249,7 +249,7 @@ class Index(KeyIndex):
             self.foreign = tuple(path for path in self.foreign if path not in empty)
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete files whose last record is before `min_physical_offset`, never the newest; return how many.
+        """Delete files whose last record is before `min_physical_offset`, never the newest; return their number.
         OSError."""
         deleted = 0
         with self._lock:
@@ -268,21 +268,21 @@ class Index(KeyIndex):
             self._unsynced_names.append(self.directory)
 
     def refresh(self) -> bool:
-        """FOLLOW: notice files that came or went; True when any did."""
+        """FOLLOW: list the files again; return whether any was added or removed."""
         before = self._files, self.foreign
         self._list()
         self.memtable.last = self._stored_last()
         return before != (self._files, self.foreign)
 
     def reopen(self, slots: int, entries: int) -> None:
-        """FOLLOW: close every file, and list those of these sizes."""
+        """FOLLOW: forget every file, and list the files of these sizes."""
         self._files = ()
         self.slots, self.entries = slots, entries
         self.refresh()
 
     def move(self, directory: Path, slots: int, entries: int, access: Access) -> None:
-        """FOLLOW: close every file, and take those below `directory` from now on. READ: another process's, which
-        `refresh` lists; otherwise they are made by us, and none is there yet."""
+        """FOLLOW: close every file, and use those below `directory` from now on. READ: another process writes them, and
+        `refresh` lists them; otherwise this process makes them, and none exists yet."""
         with self._lock:
             for file in self._files:
                 file.file.close()
@@ -293,7 +293,7 @@ class Index(KeyIndex):
             self.slots, self.entries = slots, entries
 
     def destroy(self) -> None:
-        """Delete every file of the index, before a rebuild; what is `foreign` stays. OSError."""
+        """Delete every file of the index, before a rebuild. `foreign` files stay. OSError."""
         with self._lock:
             self.memtable = KeyMemtable()
             for file in self._files:
@@ -301,25 +301,25 @@ class Index(KeyIndex):
             self.foreign = ()
 
     def close(self) -> None:
-        """Close all files; keys that wait in memory are lost unless `flush` came before."""
+        """Close all files. Keys that wait in memory are lost without a `flush` before."""
         for file in self._files:
             file.file.close()
         self._files = ()
 
 
 def is_index_name(name: str) -> bool:
-    """Whether a file of that name can be an index file."""
+    """Whether a file of that name can be an index file: 17 digits."""
     return len(name) == 17 and name.isascii() and name.isdigit()
 
 
 def next_name(now_ms: int, previous: str) -> str:
-    """A name for a file made at `now_ms`, after `previous` ("" for none): clocks go back, names never."""
+    """A name for a file made at `now_ms`, greater than `previous` ("" for none) even if the clock went back."""
     name = _name(datetime.fromtimestamp(now_ms / 1000))
     if name > previous:
         return name
     try:
         made = datetime.strptime(previous + "000", "%Y%m%d%H%M%S%f")
-    except ValueError:  # another's number that is no time
+    except ValueError:  # another program's name that is no time
         return f"{int(previous) + 1:017d}"
     return _name(made + timedelta(milliseconds=1))
 

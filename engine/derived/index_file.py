@@ -7,9 +7,9 @@
     entry   key_hash i32 | physical_offset i64 | time_difference_s i32 | previous i32
 
 Entries are numbered from 1 (entry 0 is never used), so a file takes N - 1 of them. `previous` chains a bucket's
-entries, newest first; numbers fall along a chain. `next_entry` 0 means 1. Rebuildable from the commit log, so no
-checksum. One writer, any readers: entries are written first, then the header that counts them, then the slots that lead
-to them.
+entries, newest first; numbers fall along a chain. `next_entry` 0 means 1. The file can be rebuilt from the commit log,
+so it has no checksum. One writer, any readers: entries are written first, then the header that counts them, then the
+slots that lead to them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ assert _ENTRY_BYTES == 20
 
 MAX_TIME_DIFFERENCE_S = 0x7FFFFFFF
 TAG_TYPE = "T"
-"""From RocketMQ 5.4 on a record's last entry is that of its tag, hashed as topic#T#tag. We read such entries, and write
-none."""
+"""From RocketMQ 5.4 on, a record's last entry is for its tag, hashed as topic#T#tag. fsstore reads such entries and
+writes none."""
 
 Array = np.ndarray[Any, Any]
 
@@ -58,7 +58,7 @@ def index_file_bytes(slots: int, entries: int) -> int:
 
 
 class IndexHeader(NamedTuple):
-    """The header's fields as stored; `next_entry` as it is meant (at least 1)."""
+    """The header's fields as stored, but `next_entry` is at least 1."""
 
     begin_time_ms: int
     end_time_ms: int
@@ -77,13 +77,13 @@ class IndexFile(HashTable):
 
     @property
     def header(self) -> IndexHeader:
-        """The header now. TruncatedFileError, RetiredFileError."""
+        """The current header. TruncatedFileError, RetiredFileError."""
         begin_ms, end_ms, begin, end, used_slots, next_entry = _HEADER.unpack_from(self.file.whole())
         return IndexHeader(begin_ms, end_ms, begin, end, used_slots, max(next_entry, 1))
 
     @property
     def room(self) -> int:
-        """How many more entries it takes."""
+        """Number of entries that still fit."""
         return self.entries - self.header.next_entry
 
     @property
@@ -93,7 +93,7 @@ class IndexFile(HashTable):
         return header.end_physical_offset if header.next_entry > 1 or header.end_physical_offset > 0 else -1
 
     def inherit(self, previous: IndexHeader) -> None:
-        """Begin where the file before this one ends."""
+        """Set the header's first and last offsets and times to the end of the file before."""
         header = self._header()
         if previous.end_physical_offset > 0:
             header["begin_physical_offset"] = header["end_physical_offset"] = previous.end_physical_offset
@@ -101,7 +101,7 @@ class IndexFile(HashTable):
             header["begin_time_ms"] = header["end_time_ms"] = previous.end_time_ms
 
     def put_many(self, keys: KeyMemtable, count: int) -> None:
-        """Add the first `count` of `keys` (0 < count <= room, MOST_CHAINED): the same bytes as one after another."""
+        """Add the first `count` of `keys` (0 < count <= room, MOST_CHAINED), with the same bytes as one by one."""
         header = self.header
         first, pages = header.next_entry, self.file.writable()
         added, opened = keys.chained(count, pages, self.slots, first, header.begin_time_ms)
@@ -113,30 +113,28 @@ class IndexFile(HashTable):
         keys.lead(count, pages, self.slots, first)
 
     def records(self) -> Array:
-        """The entries there are (INDEX_ENTRY, shape (n,)), oldest first: a view."""
+        """View of the entries, oldest first: INDEX_ENTRY (n,)."""
         count = min(self.header.next_entry, self.entries)
         pages = self.file.whole()
         view = np.frombuffer(pages, INDEX_ENTRY, count, self._entries_position)
         return view[1:]
 
     def require_read(self) -> None:
-        """RefusedReadError when the disk refuses a byte of header, slots or the entries there are: they look empty, and
-        what is written there is nowhere."""
+        """RefusedReadError if the disk refuses a byte of header, slots or entries: refused bytes read as zeros, and
+        writes to them are lost."""
         pages = self.file.whole()
         read_through(pages[: self._entries_position])
         read_through(pages[: self._entries_position + _ENTRY_BYTES * min(self.header.next_entry, self.entries)])
 
     def chain_starts(self) -> Array:
-        """The slots (i32, shape (S,)): a view."""
+        """View of the slots: i32 (S,)."""
         return np.frombuffer(self.file.whole(), SLOT, self.slots, HEADER.itemsize)
 
     def truncate(self, physical_end: int, stored_ms: Callable[[int], int]) -> int:
-        """Drop entries of records at or after `physical_end`, and what can't be right after a power cut; how many are
-        left.
+        """Drop entries of records at or after `physical_end`, and all from the first implausible entry on; return the
+        number of entries left. All slots are rebuilt: after a power cut some may be older than others.
 
-        All slots are rebuilt from those: some may have reached the disk later than others.
-
-        `stored_ms` gives a kept record's store time, for the header; -1 when it can't be read.
+        `stored_ms` returns the store time in ms of the record at a physical offset, -1 if it is unreadable.
         """
         kept = trusted_prefix(self.records(), physical_end)
         if not kept:
@@ -179,9 +177,10 @@ class IndexFile(HashTable):
 
 
 def link(slots: Array, numbers: Array, heads: Array) -> tuple[Array, Array, Array]:
-    """How entries must be chained, to judge those of a file: (previous of each, slots in use, what they lead to).
+    """The right chains of a file's entries: (previous of each entry, slots in use, their newest entries).
 
-    `slots` (n,) int64 is each entry's bucket, `numbers` (n,) int64 its number, rising; `heads` (S,) are the slots now.
+    `slots` (n,) int64 is each entry's bucket, `numbers` (n,) int64 its number, rising; `heads` (S,) are the slots
+    before.
     """
     count = len(slots)
     order = slots << 32 | np.arange(count)  # one sort groups the buckets and keeps the order within each
@@ -201,7 +200,7 @@ def link(slots: Array, numbers: Array, heads: Array) -> tuple[Array, Array, Arra
 
 
 def trusted_prefix(records: Array, physical_end: int) -> int:
-    """Count of leading entries (numbered from 1) that can be right: records in log order before `physical_end`."""
+    """Number of leading entries that can be right: for records before `physical_end`, in log order."""
     if not len(records) or records["physical_offset"][0] >= physical_end:
         return 0
     offsets = records["physical_offset"].astype(np.int64)

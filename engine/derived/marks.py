@@ -1,15 +1,15 @@
-"""Marks: what the last writer knew to be on disk, for the next opening (docs/format.md, 13).
+"""Marks: the state on disk according to the last writer, for the next opening (docs/format.md, 13).
 
-    STORE/fsstore/coverage.json   recovery point: up to where the log and all that is derived from it are on disk
-    STORE/fsstore/clean.json      clean mark: the store was closed, and this is what its files looked like
+    STORE/fsstore/coverage.json   recovery point: physical offset up to which log and derived data are on disk
+    STORE/fsstore/clean.json      clean mark: the store was closed, with sizes and times of its files
 
-RocketMQ's checkpoint holds times, and runs ahead of what is flushed. The recovery point holds a physical offset, and is
-written after the flush. An unclean start trusts what is before it and rebuilds what is after it. Whoever else writes
-the store touches `lock`. `newest` is the physical offset, size and CRC of the last record before it: if the bytes there
-have another CRC, that record is damaged.
+RocketMQ's checkpoint holds times and may be ahead of the flushed data. The recovery point holds a physical offset and
+is written after the flush. After a crash, data before it is trusted and data after it is rebuilt. Any other writer
+touches `lock`, which invalidates it. `newest` is the physical offset, size and CRC of the last record before it: if the
+bytes there have another CRC, that record is damaged.
 
-With the clean mark, opening reads no record: whatever the number of messages, it costs one look at each file's size and
-time. It is removed, durably, before anything is written, and counts for nothing when any file is not as it was left.
+With the clean mark, opening reads no record: it only compares each file's size and time. The mark is removed, durably,
+before the store is written, and is ignored if any file has changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 EARLIEST = -1 << 63
-"""Times may lie before 1970."""
+"""Lowest time: times may lie before 1970."""
 
 QueueExtents = Mapping[str, Mapping[int, tuple[int, int]]]
 """First and next queue offset, by topic and queue id."""
@@ -48,12 +48,12 @@ STAMPED_FOLDERS = ("consumequeue", "index")
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPoint:
-    """What is on disk: the log before `physical_end`, and what is derived from it.
+    """The log before `physical_end` and its derived data are on disk. All offsets but those of `queues` are physical.
 
-    `log_begin` is where the log began then. `queues` is where each queue's files begin and the next queue offset, by
-    topic and queue id; `index_physical_offset` that of the newest record with a
-    key in the index; `index_files` the names of its files, oldest first; `newest` (physical offset, size, store time,
-    CRC of all its bytes). Of the log in the `unread` ranges nothing is derived: the disk refused it.
+    `log_begin` is the log's first offset then. `newest` is the newest record: offset, size, store time in ms, CRC of
+    all its bytes. `queues` has each queue's first offset in its files, and its next one. `index_physical_offset` is
+    that of the newest record with a key in the index, `index_files` the names of its files, oldest first. The disk
+    refused the log's `unread` ranges: no data is derived from them.
     """
 
     physical_end: int
@@ -72,19 +72,19 @@ class RecoveryPoint:
 
     @property
     def store_time_ms(self) -> int:
-        """When the newest record was stored; 0 when there is none."""
+        """Store time of the newest record in ms; 0 without one."""
         return self.newest[2] if self.newest else 0
 
     @property
     def covered(self) -> Covered:
-        """What it claims of log and queues."""
+        """The evidence in this point."""
         ends = {(topic, one): end for topic, extents in self.queues.items() for one, (_, end) in extents.items()}
         newest = self.newest_record
         return Covered(self.physical_end, ends, newest.end if newest else -1)
 
     def speaks_of(self, log: CommitLog, lock_mtime_ns: int) -> bool:
-        """Whether nobody else wrote the store since. Damage of the newest record says nothing against the mark: that it
-        was written is what the mark is there to tell."""
+        """Whether the point describes `log`, and no other program has written the store since. Damage of the newest
+        record does not matter: the point is the evidence that it was written."""
         if lock_mtime_ns != self.lock_mtime_ns or self.physical_end < log.min_offset:
             return False
         if self.newest is None:
@@ -94,7 +94,7 @@ class RecoveryPoint:
         return True
 
     def newest_damage(self, log: CommitLog) -> list[DamagedRange]:
-        """The newest record as a damaged range, when its bytes are not those that the mark was written for."""
+        """The newest record as a damaged range if its CRC differs from the point's, else an empty list."""
         if self.newest is None or self.newest[0] < log.min_offset:
             return []
         start, size, store_time_ms, crc = self.newest
@@ -105,12 +105,12 @@ class RecoveryPoint:
 
 
 def queue_extent(queue: ConsumeQueue) -> tuple[int, int]:
-    """Where a queue's files begin (those without a missing one after them), and its next queue offset."""
+    """Queue offsets of the first entry in a queue's files (after the last missing one), and of its next entry."""
     return queue.first_offset if queue.files.first else queue.max_offset, queue.max_offset
 
 
 def record_crc(log: CommitLog, physical_offset: int, size: int) -> int | None:
-    """CRC-32 of every byte of a record, None when they can't be read."""
+    """CRC-32 of all bytes of a record, None if it is unreadable."""
     try:
         return crc32(log.view(physical_offset, size))
     except ReadError:
@@ -118,7 +118,7 @@ def record_crc(log: CommitLog, physical_offset: int, size: int) -> int | None:
 
 
 def _refusal(log: CommitLog, physical_offset: int, size: int) -> str | None:
-    """Why the disk does not give a record; None: it gives it, or no file has it."""
+    """The reason why the disk refuses a record; None if it is readable, or no file has it."""
     try:
         read_through(log.view(physical_offset, size))
     except RefusedReadError as error:
@@ -129,12 +129,12 @@ def _refusal(log: CommitLog, physical_offset: int, size: int) -> str | None:
 
 
 def read_recovery_point(path: Path) -> RecoveryPoint | None:
-    """The mark at `path`; None when there is none, or none that can be understood."""
+    """The recovery point at `path`; None if it is missing or malformed."""
     return parse_recovery_point(read_own_file(path))
 
 
 def parse_recovery_point(stored: Any) -> RecoveryPoint | None:
-    """The mark from its JSON object; None when it is not one."""
+    """The recovery point in a JSON object; None if it is malformed."""
     try:
         if stored["version"] != VERSION:
             return None
@@ -165,25 +165,25 @@ def _newest(stored: Any) -> tuple[int, int, int, int] | None:
 
 
 def recovery_point_object(point: RecoveryPoint) -> dict[str, Any]:
-    """The mark as a JSON object."""
+    """The recovery point as a JSON object."""
     return {"version": VERSION, **asdict(point)}
 
 
 def write_recovery_point(path: Path, point: RecoveryPoint, disk: Disk) -> None:
-    """Store the mark, durably. Everything it speaks of must be on disk already. OSError."""
+    """Store the recovery point durably. The data it covers must be on disk already. OSError."""
     write_own_file(path, recovery_point_object(point), disk)
 
 
 @dataclass(frozen=True, slots=True)
 class CleanMark:
-    """What was covered at the close, and the stamp of every file by its path below the store, or its absolute path."""
+    """The recovery point of the close, and each file's stamp by its path below the store, or its absolute path."""
 
     point: RecoveryPoint
     files: dict[str, Stamp]
 
 
 def stamp_files(layout: StoreLayout) -> dict[str, Stamp]:
-    """Stamps of all files of the log and of what is derived from it."""
+    """Stamps of all files of the log and its derived data."""
     store = layout.root
     stamps: dict[str, Stamp] = {}
     for folder in layout.commit_log.folders:
@@ -210,7 +210,7 @@ def _stamp_directory(directory: Path, name: str, stamps: dict[str, Stamp]) -> No
 
 
 def read_clean_mark(layout: StoreLayout) -> CleanMark | None:
-    """The store's mark if every file is as it says; else None."""
+    """The store's clean mark if no file has changed since, else None."""
     try:
         mark = _parse_clean_mark(read_own_file(layout.clean_mark))
         return mark if mark is not None and mark.files == stamp_files(layout) else None
@@ -228,5 +228,5 @@ def _parse_clean_mark(stored: Any) -> CleanMark | None:
 
 
 def write_clean_mark(path: Path, mark: CleanMark, disk: Disk) -> None:
-    """Store the mark, durably: the last thing before the lock is released. OSError."""
+    """Store the clean mark durably, as the last step before the lock is released. OSError."""
     write_own_file(path, {"coverage": recovery_point_object(mark.point), "files": mark.files}, disk)

@@ -1,4 +1,4 @@
-"""Where the entries of a consume queue end, as its files say (docs/format.md, 6)."""
+"""Finds the end of a consume queue's entries in its files (docs/format.md, 6)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 _LOOKED_AT_BYTES = 1 << 20
 FEW = 8
-"""So many entries are looked at one by one: faster than by numpy."""
+"""Up to this number, checking entries one by one is faster than numpy."""
 
 
 def valid_prefix(entries: Entries, after: int = -1) -> int:
-    """Count of leading entries to trust: sizes are positive, and each record starts after the one before (or
-    `after`)."""
+    """Number of leading entries to trust: their sizes are positive, and physical offsets never fall, from `after`
+    on."""
     before = after
     for row, (physical_offset, size, _) in enumerate(
         ENTRY_STRUCT.iter_unpack(entries[:FEW].tobytes())
@@ -36,8 +36,8 @@ def valid_prefix(entries: Entries, after: int = -1) -> int:
 
 
 def shown_prefix(entries: Entries, after: int, physical_end: int) -> int:
-    """Count of leading entries that lead to records of a log up to `physical_end`, from `after` on. One that leads
-    elsewhere counts when a later one leads there: its writer has gone on, so it is damaged."""
+    """Number of leading entries up to the last one for a record in [`after`, `physical_end`). Earlier entries that lead
+    elsewhere are damaged, because their writer has continued."""
     offsets, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
     written = np.logical_and.accumulate(sizes > 0)
     led = np.flatnonzero(
@@ -47,8 +47,7 @@ def shown_prefix(entries: Entries, after: int, physical_end: int) -> int:
 
 
 def unbroken_tail(files: Sequence[MappedFile], missized: Collection[int]) -> Sequence[MappedFile]:
-    """The newest files that follow one another without one missing, or of those that
-    start at `missized`."""
+    """The newest files without a gap. A file whose start is in `missized` counts as missing."""
     first = len(files) - 1
     while first > 0 and files[first - 1].start not in missized and _joins(files[first - 1], files[first]):
         first -= 1
@@ -60,8 +59,7 @@ def _joins(file: MappedFile, following: MappedFile) -> bool:
 
 
 def scanned_end(files: Sequence[MappedFile]) -> int:
-    """Byte offset where the valid entries of `files` end: every entry looked at, and no space that was never
-    written."""
+    """Byte offset of the end of the valid entries in `files`. All entries are read, but no unwritten space."""
     end, newest = (files[0].start if files else 0), -1
     for file in files:
         start, written = next(file.data_ranges(), (0, 0))
@@ -76,7 +74,7 @@ def scanned_end(files: Sequence[MappedFile]) -> int:
 
 
 def ends_at(files: Sequence[MappedFile], end: int) -> bool:
-    """Whether an entry ends at byte offset `end` and none follows: right when nothing else is damaged, and no proof."""
+    """Whether an entry ends at byte offset `end` and none follows. This is no proof if other entries are damaged."""
     last = next((file for file in files if file.start < end <= file.start + file.size), None)
     if last is None or end % ENTRY.itemsize:
         return False
@@ -89,7 +87,7 @@ def ends_at(files: Sequence[MappedFile], end: int) -> bool:
 
 
 def searched_end(files: Sequence[MappedFile]) -> int:
-    """Byte offset where the entries of `files` end, when nothing but zeros follows them: found in a few looks."""
+    """Byte offset of the end of the entries in `files`, by a binary search: only zeros may follow them."""
     for file in reversed(files):
         sizes = file.array(ENTRY)["size"]
         used = bisect_left(sizes, True, key=lambda size: size <= 0)
@@ -99,7 +97,7 @@ def searched_end(files: Sequence[MappedFile]) -> int:
 
 
 def holds_more(files: Sequence[MappedFile], end: int) -> bool:
-    """Whether anything but zeros follows `end`, or a whole further file."""
+    """Whether a byte that is not zero, or a whole further file, follows the byte offset `end`."""
     if not files:
         return False
     last = files[-1]

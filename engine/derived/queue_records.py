@@ -1,7 +1,7 @@
-"""Queue records: the records that a queue's entries lead to, one at a time or located as arrays.
+"""Queue records: reads the records that a queue's entries lead to, one by one or as arrays.
 
-Nothing is believed that the log does not confirm: the record must say that it stands where its entry does. One that
-does not, or that holds a batch, is read alone; arrays show the same as reading alone does.
+An entry counts only if its record names the entry's slot. A record that does not, or that holds a batch, is read
+alone. Both ways give the same messages.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 KEPT_BATCHES = 16
-"""Of so many batches it is known where their messages are."""
+"""Number of batches whose parsed messages are cached."""
 
 GROUP_BYTES = 1 << 20
-"""Of messages that are made together, about: all are checked before the first is given."""
+"""Approximate size of a group of messages. All are checked before the first is returned."""
 
 MOST_COUNTED = 1 << 16
-"""Damaged places are counted up to this number."""
+"""Limit of the counter of damaged records."""
 
 
 class Run(NamedTuple):
-    """Records at queue offsets from `first` on, in one file of the log, at physical offset `log_file`; copies of them,
-    when some were read `alone`: these are messages, by row."""
+    """Records at queue offsets from `first` on, in the log file at physical offset `log_file`. `alone` are messages
+    that were read alone, by row; with any, `records` are copies."""
 
     first: int
     records: ParsedHeaders
@@ -48,8 +48,8 @@ class Run(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Messages that were made together. None, of which there are `alone`, for what must be read alone; `size`: the
-    bytes of the others' records."""
+    """Messages that were made together. None stands for each of the `alone` messages that must be read alone. `size`
+    is the bytes of the others' records."""
 
     messages: Sequence[StoredMessage | None]
     alone: int
@@ -57,7 +57,7 @@ class Group(NamedTuple):
 
 
 class QueueRecords:
-    """Reads what entries lead to. Thread safety: any thread."""
+    """Reads the records that entries lead to. Thread safety: any thread."""
 
     def __init__(self, log: CommitLog, queues: ConsumeQueues, body_limit_bytes: int) -> None:
         self._log = log
@@ -65,20 +65,20 @@ class QueueRecords:
         self._body_limit_bytes = body_limit_bytes
         whole = functools.partial(decode_record, body_limit_bytes=body_limit_bytes)
         self._whole: Callable[[memoryview, int], StoredMessage] = self._framed if self._is_ledger else whole
-        """The message whose record is at the start of a view, and at that physical offset. DamagedRecordError."""
+        """Returns the message whose record begins a view and has a physical offset. DamagedRecordError."""
         self._queues = queues
         self._batches: dict[int, InnerBatch] = {}
         self.has_batches = False
-        """Whether messages of a batch were read: nobody knows the place of one before."""
+        """Whether messages of a batch were read. Before that, no caller can have the physical offset of one."""
         self._damaged: set[int] = set()
 
     @property
     def damaged_places(self) -> int:
-        """Places of the log that readers could not read, up to MOST_COUNTED."""
+        """Number of records that readers could not read, up to MOST_COUNTED."""
         return len(self._damaged)
 
     def forget_damaged(self) -> None:
-        """Another log is there."""
+        """Reset the counter, for another log."""
         self._damaged.clear()
 
     def _note_damaged(self, physical_offset: int) -> None:
@@ -100,14 +100,14 @@ class QueueRecords:
             raise
 
     def _record(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage:
-        """The record that an entry leads to; a batch as it is stored, at each of its numbers."""
+        """The record that an entry leads to. Each queue offset of a batch gives the batch as it is stored."""
         physical_offset, size, _ = entry
         try:
             try:
                 message = self._whole(self._log.view(physical_offset, size), physical_offset)
-            except RefusedReadError:  # no other look at it finds more
+            except RefusedReadError:  # another read would fail, too
                 raise
-            except (DamagedRecordError, MessageNotFoundError):  # the entry's size may be wrong: the record has its own
+            except (DamagedRecordError, MessageNotFoundError):  # the entry's size may be wrong: use the record's
                 message = self.record_at(physical_offset)
         except RefusedReadError:
             raise
@@ -122,7 +122,8 @@ class QueueRecords:
         raise DamagedRecordError(message.physical_offset, text)
 
     def _astray(self, error: ReadError, queue: ConsumeQueue, queue_offset: int) -> ReadError:
-        """An entry leads to where no log is: it is damaged, unless a followed log is being rewritten."""
+        """The error for an entry that leads out of the log: it is damaged, unless a followed log is being
+        rewritten."""
         if not isinstance(error, MessageNotFoundError):
             return error
         if not self._log.files.files:
@@ -131,7 +132,8 @@ class QueueRecords:
         return DamagedRecordError(error.physical_offset, text)
 
     def at(self, place: int) -> StoredMessage:
-        """The message of that `place`. Errors as `CommitLog.rest`, DamagedRecordError."""
+        """The message at the physical offset `place`; batch messages lie at their batch's offset plus their number.
+        Errors as `CommitLog.rest`, DamagedRecordError."""
         try:
             message = self.record_at(place)
         except DamagedRecordError:
@@ -142,7 +144,7 @@ class QueueRecords:
         return self._items(message).message(message, 0) if is_wrapper(message) else message
 
     def _within_batch(self, place: int) -> StoredMessage | None:
-        """The message of a batch with that place: some queue leads to the batch."""
+        """The batch message at the physical offset `place`, found by the batch's queue entry; None without one."""
         for queue in self._queues:
             try:
                 queue_offset = queue.offset_of_physical(place + 1) - 1
@@ -157,7 +159,7 @@ class QueueRecords:
         return None
 
     def messages_at(self, physical_offset: int) -> list[StoredMessage]:
-        """The messages of the record there: one, or those of a batch. Errors as `at`."""
+        """The message of the record at `physical_offset`, or its batch's messages. Errors as `at`."""
         message = self.record_at(physical_offset)
         if not is_wrapper(message):
             return [message]
@@ -165,7 +167,7 @@ class QueueRecords:
         return [batch.message(message, number) for number in range(len(batch))]
 
     def _items(self, wrapper: StoredMessage) -> InnerBatch:
-        """What the wrapper holds. DamagedRecordError."""
+        """The batch in the wrapper. DamagedRecordError."""
         known = self._batches.get(wrapper.physical_offset)
         if known is None or (known.body_crc, known.store_size) != (wrapper.body_crc, wrapper.store_size):
             known = InnerBatch(wrapper)
@@ -175,8 +177,7 @@ class QueueRecords:
         return known
 
     def record_at(self, physical_offset: int) -> StoredMessage:
-        """The record that starts at a physical offset, by its own words. Errors as `CommitLog.rest`,
-        DamagedRecordError."""
+        """The record at a physical offset, by its own size. Errors as `CommitLog.rest`, DamagedRecordError."""
         if physical_offset < 0:
             raise MessageNotFoundError(physical_offset=physical_offset)
         view = self._log.rest(physical_offset)
@@ -191,22 +192,22 @@ class QueueRecords:
         return message
 
     def alone(self, queue: ConsumeQueue, queue_offset: int) -> StoredMessage | None:
-        """The message at that number of the queue, as `get` reads it; None where it is none."""
+        """The message at that queue offset, as `get` reads it; None without a readable one."""
         try:
             return self.of_entry(queue, queue_offset)
         except ReadError:
             return None
 
     def of_entry(self, queue: ConsumeQueue, queue_offset: int) -> StoredMessage | None:
-        """As `alone`, with an error where it can't be read. ReadError."""
+        """As `alone`, but ReadError if the message is unreadable."""
         entry = queue.entry(queue_offset)
         return self.get(queue, queue_offset, entry) if entry is not None else None
 
     # many
 
     def group(self, topic: str, queue_id: int, first: int, places: Array) -> Group | None:
-        """The messages at queue offsets from `first` on, whose records begin at `places` (int64 (n,)), as many as are
-        made together, one at least; None where retention takes their file meanwhile."""
+        """The first messages, at least one, of the queue offsets from `first` on. `places` are the physical offsets of
+        their records: int64 (n,). None if retention deletes their file meanwhile."""
         files = self._log.files
         start = max(int(places[0]), 0) // files.file_bytes * files.file_bytes
         found = read_run(
@@ -224,9 +225,8 @@ class QueueRecords:
         return Group(*found) if start >= self._log.min_offset else None
 
     def runs(self, queue: ConsumeQueue, first: int, entries: Entries, most_rows: int | None = None) -> Iterator[Run]:
-        """The records that `entries` of the queue, from queue offset `first` on, lead to: a run for each file of the
-        log, and of `most_rows` at most. What `get` refuses is not `ok`; but bodies' CRCs are not looked at.
-        """
+        """The records that `entries`, from queue offset `first` on, lead to. A run is of one file of the log and has
+        `most_rows` records at most. Records that `get` refuses are not `ok`, but CRCs of bodies are not checked."""
         for pages, log_file, places in runs_by_file(self._log.files, entries, most_rows):
             records = parse_headers(pages, places - log_file, places, self._is_ledger)
             copies = self._confirm(queue, first, records, places)
@@ -236,15 +236,15 @@ class QueueRecords:
             first += len(places)
 
     def note_unread(self, run: Run, good: Array) -> None:
-        """Those of a run that are not `good` (bool (n,)) were refused for their bodies."""
+        """Count the records of a run that are not `good` (bool (n,)) as damaged, because of their bodies."""
         for row in np.flatnonzero(run.records.headers["ok"] & ~good).tolist():
             self._note_damaged(int(run.records.headers["physical_offset"][row]))
 
     def _confirm(
         self, queue: ConsumeQueue, first: int, records: ParsedHeaders, places: Array
     ) -> dict[int, StoredMessage]:
-        """Read alone what the records themselves do not confirm. By row, the messages that do not stand there so that
-        they can be read as arrays."""
+        """Read the records alone that do not name their entry's slot, and set their `ok`. Returns, by row, the messages
+        that can't be read as arrays."""
         ok = records.headers["ok"]
         is_batch = may_be_wrapper(records.headers["sys_flag"])
         suspect = np.flatnonzero(~ok | misplaced(records, queue.topic, queue.queue_id, first) | is_batch)
@@ -253,13 +253,13 @@ class QueueRecords:
         for row, place in zip(suspect.tolist(), places[suspect].tolist(), strict=True):
             message = self.alone(queue, first + row) if place != refused else None
             if message is None:
-                ok[row], refused = False, place  # many lost numbers may lead to one damaged place
+                ok[row], refused = False, place  # entries of many lost messages may lead to one damaged record
             elif not ok[row] or isinstance(message, InnerMessage):
                 copies[row] = message
         return copies
 
     def _copied(self, records: ParsedHeaders, places: Array, copies: dict[int, StoredMessage]) -> ParsedHeaders:
-        """The records in memory of their own, and of each of `copies` its record."""
+        """The records in memory of their own, with the record of each message in `copies`."""
         sizes, ok = records.headers["store_size"], records.headers["ok"]
         positions = np.full(len(records), -1, np.int64)
         parts: list[memoryview] = []

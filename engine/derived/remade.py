@@ -1,7 +1,7 @@
-"""Remade: entries of a consume queue that the disk refuses, made again from the log and kept in memory.
+"""Remade entries: entries of a consume queue that the disk refuses, made again from the log and kept in memory.
 
-The log says all that an entry says. It is read from the record of the nearest readable entry before, or from its begin,
-to the record of the nearest one behind, or to its end.
+Entries follow from the log. It is read from the record of the nearest readable entry before, or from its begin, to the
+record of the nearest readable one behind, or to its end.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from engine.log.entries import ENTRY, PRE_BLANK_SIZE, Entries
 Array = np.ndarray[Any, Any]
 
 MOST_RUNS = 16
-"""So many are kept of a queue."""
+"""Number of runs kept for a queue."""
 MOST_ENTRIES = 1 << 20
-"""A run has no more: a damaged record may have any number."""
+"""Limit of a run's entries, because a damaged record may have any queue offset."""
 
 
 class Made(NamedTuple):
-    """What a part of the log has of one queue: queue offsets (int64 (n,)) in log order, their entries, the physical
-    offset of the record that would follow, and whether nothing in between is damaged."""
+    """Entries of one queue from a part of the log: queue offsets (int64 (n,)) in log order, their entries, the physical
+    end of the part, and whether the part has no damage."""
 
     offsets: Array
     entries: Entries
@@ -32,46 +32,47 @@ class Made(NamedTuple):
 
 
 Make = Callable[[str, int, int, int | None], Made]
-"""Reads the log for a queue (topic, queue id), from the record at a physical offset, or from the log's begin if that is
-later, to the record at another; None: to the log's end. Takes long. ReadError, OSError."""
+"""Reads the log for a queue (topic, queue id) between two physical offsets at which records begin. It starts at the
+log's begin if that is later; None as the end: the log's end. Takes long. ReadError, OSError."""
 
 
 class Run:
-    """Consecutive entries of a queue, as far as the log has them. Thread safety: one caller at a time."""
+    """Consecutive entries of a queue that were made from the log. Thread safety: one caller at a time."""
 
     def __init__(self, first: int, after: int | None, start: int) -> None:
-        """Of queue offsets [first, after); None: to the queue's end. `start` is the physical offset to read from; -1:
-        there is no entry before."""
+        """The run has the queue offsets [first, after); None: up to the queue's end. `start` is the physical offset to
+        read from; -1: no readable entry is before."""
         self.first = first
         self.end = start
-        """Up to where the log was read."""
+        """Physical offset up to which the log was read."""
         self._after = after
         self._is_oldest = start < 0
         self._entries: Entries = np.zeros(0, ENTRY)
 
     @property
     def grows(self) -> bool:
-        """Whether the log may have more of it by now."""
+        """Whether later records may add entries."""
         return self._after is None
 
     @property
     def found_end(self) -> int:
-        """The queue offset after the newest entry that the log has."""
+        """The queue offset after the newest entry made from the log."""
         return self.first + len(self._entries)
 
     def reaches(self, queue_offset: int) -> bool:
-        """Whether that entry belongs to it."""
+        """Whether the entry belongs to the run."""
         return self.first <= queue_offset and (self._after is None or queue_offset < self._after)
 
     def find(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """An entry; None where the log has none."""
+        """The entry; None if the log lacks it."""
         if not self.first <= queue_offset < self.found_end:
             return None
         entry: tuple[int, int, int] = self._entries[queue_offset - self.first].item()
         return entry if entry[1] else None
 
     def add(self, made: Made) -> None:
-        """Take what the log has. Where it begins with a later number, all before has expired, or never was."""
+        """Add entries from the log. Before the oldest of them, entries of the oldest run have expired or never
+        existed."""
         after = min(self.first + MOST_ENTRIES, self._after if self._after is not None else MOST_ENTRIES + self.first)
         fits = (made.offsets >= self.first) & (made.offsets < after)
         rows = made.offsets[fits] - self.first

@@ -1,4 +1,4 @@
-"""Topics as the store shows them: those that config/topics.json names, and those that have consume queues."""
+"""Topics as the store shows them: the topics of config/topics.json, and the topics with consume queues."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from engine.settings.topics_file import TopicTable
 
 
 class TopicView:
-    """The union of table and queues; either may lack what the other has. Thread safety: any thread."""
+    """The union of table and queues. Either may lack topics of the other. Thread safety: any thread."""
 
     def __init__(self, table: TopicTable, queues: ConsumeQueues, changed: Callable[[], None]) -> None:
-        """`changed` is called when a topic or queue came or went."""
+        """`changed` is called after a topic or queue was added or removed."""
         self.table = table
         self._queues = queues
         self._changed = changed
         self.changes = 0
-        """How often the table changed; `ConsumeQueues.generation` counts the queues that came or went."""
+        """Counts the changes of the table. `ConsumeQueues.generation` counts those of the queues."""
 
     def names(self) -> list[str]:
         """All topics, sorted."""
         return sorted({*self.table.names(), *self._queues.topics()})
 
     def has(self, topic: str) -> bool:
-        """Whether there is such a topic."""
+        """Whether the topic is in the table or has a queue."""
         return self.table.get(topic) is not None or bool(self._queues.queue_ids(topic))
 
     def queue_ids(self, topic: str) -> list[int]:
@@ -38,7 +38,7 @@ class TopicView:
         return sorted({*range(config.queues if config else 0), *found})
 
     def queue_ids_by_topic(self) -> dict[str, list[int]]:
-        """Every topic with its queue ids, both in order. One that is deleted meanwhile is left out."""
+        """Every topic with its queue ids, both sorted. A topic that is deleted meanwhile is left out."""
         found = {}
         for topic in self.names():
             with suppress(TopicNotFoundError):
@@ -46,25 +46,25 @@ class TopicView:
         return found
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
-        """Whether the topic has that queue."""
+        """Whether the table gives the topic that queue, or the queue exists."""
         config = self.table.get(topic)
         if config is not None and 0 <= queue_id < config.queues:
             return True
         return self._queues.get(topic, queue_id) is not None
 
     def require_queue(self, topic: str, queue_id: int) -> None:
-        """TopicNotFoundError, naming the queue when only that is missing."""
+        """TopicNotFoundError, with the queue id if only the queue is missing."""
         if not self.has_queue(topic, queue_id):
             raise TopicNotFoundError(topic, queue_id if self.has(topic) else None)
 
     def require_writable(self, topic: str) -> None:
-        """TopicPermissionError for a topic that takes no messages."""
+        """TopicPermissionError if the topic's permission forbids writing."""
         if topic in self.table.unwritable:
             config = self.table.get(topic)
             raise TopicPermissionError(topic, 0 if config is None else config.permission)
 
     def writable_ids(self, topic: str) -> list[int]:
-        """The queues that messages without one are distributed over; none when the topic is unknown."""
+        """Ids of the queues over which messages without a queue are distributed; empty for an unknown topic."""
         config = self.table.get(topic)
         return list(range(config.write_queues)) if config else self._queues.queue_ids(topic)
 
@@ -76,21 +76,21 @@ class TopicView:
         self._note_change()
 
     def ensure(self, topic: str, queues: int) -> None:
-        """Have the topic with at least `queues` queues. IllegalTopicError, OSError."""
+        """Create the topic, or extend it to at least `queues` queues. IllegalTopicError, OSError."""
         if self.table.ensure(topic, queues):
             self._note_change()
 
     def forget(self, topic: str) -> None:
-        """Have the table forget a topic; `remove_queues` is to follow. ConfigFileError, OSError."""
+        """Remove a topic from the table. Call `remove_queues` next. ConfigFileError, OSError."""
         self.table.discard(topic)
 
     def remove_queues(self, topic: str) -> None:
-        """Remove a topic's queues with their files: see `ConsumeQueues.remove_topic`. OSError."""
+        """Remove a topic's queues and their files: see `ConsumeQueues.remove_topic`. OSError."""
         self._queues.remove_topic(topic)
         self._note_change()
 
     def reload(self) -> bool:
-        """Read the table again, which another process writes; whether it changed."""
+        """Read the table again, which another process writes; return whether it changed."""
         if not self.table.reload():
             return False
         self._note_change()
