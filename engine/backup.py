@@ -21,6 +21,7 @@ from engine.derived.consume_queues import ConsumeQueues
 from engine.derived.coverage import shows_multi_dispatch
 from engine.derived.deleted_topics import DeletedTopics
 from engine.derived.marks import RecoveryPoint, read_recovery_point
+from engine.derived.store_files import StoreFiles
 from engine.errors import BackupError, MissingLogError, NotAStoreError, ReadError, RefusedReadError, StoreBusyError
 from engine.files.disk import TEMPORARY_SUFFIX, make_directory, remove_file, replace_file
 from engine.files.file_queue import FileQueue
@@ -33,7 +34,6 @@ from engine.open.features import features_of
 from engine.open.geometry import layout_of, read_topics
 from engine.open.open import STORE_MODE, begin_writing, open_store_files
 from engine.open.preflight import is_new, refuse_unreadable, refuse_unwritable
-from engine.open.store_files import StoreFiles
 from engine.record.kernel.files import refused_end
 from engine.results import CheckProgress
 from engine.settings.config import FileSizes, OpenMode, RecoveryProgress, Retention, StoreConfig

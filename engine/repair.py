@@ -14,6 +14,7 @@ from pathlib import Path
 from engine.derived.checkpoint import Checkpoint, write_checkpoint
 from engine.derived.consume_queues import ConsumeQueues
 from engine.derived.coverage import shows_multi_dispatch
+from engine.derived.store_files import StoreFiles
 from engine.errors import REFUSED_FILE, REFUSED_PAGE, NotAStoreError, ReadError, RefusedReadError
 from engine.files.disk import remove_file
 from engine.files.file_queue import FileQueue
@@ -40,7 +41,6 @@ from engine.open.quarantine import (
     written_after,
 )
 from engine.open.recover import evidence_at_rest, leave_out_deleted, read_last_shutdown, valid_recovery_point
-from engine.open.store_files import StoreFiles
 from engine.results import CheckProgress, DamagedRange, Problem, ProblemKind
 from engine.settings.config import OpenMode, StoreConfig
 from engine.store import MessageStore

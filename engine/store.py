@@ -975,24 +975,11 @@ class _WriteSide:
         self.dispatcher = dispatcher
         self.writer = Writer(log, queues, dispatcher, topics, parts.dispatcher.levels, config, refusal)
         self.durability = Durability(
-            parts.layout,
-            parts.disk,
-            log,
-            queues,
-            index,
-            dispatcher,
-            recovered.queues,
-            recovered.unread,
-            config.flush,
-            refusal.note_flush_failure,
-            parts.ignored,
+            parts, dispatcher, recovered.queues, recovered.unread, config.flush, refusal.note_flush_failure
         )
         self.cleaner = Cleaner(
             expiring,
-            log,
-            queues,
-            index,
-            parts.deleted,
+            parts,
             config.retention or read_retention(parts.layout.retention),
             config.clock,
             expired=listeners.expired,

@@ -32,7 +32,7 @@ from engine.settings.shape_files import read_sizes, read_used_paths
 from engine.settings.topics_file import TopicTable
 
 if TYPE_CHECKING:
-    from engine.open.store_files import StoreFiles
+    from engine.derived.store_files import StoreFiles
 
 Progress = Callable[[CheckProgress], None]
 

@@ -33,9 +33,9 @@ from engine.record.scan import ScannedRecords, ScanStop, scan_records
 from engine.results import IndexState
 
 if TYPE_CHECKING:
+    from engine.derived.store_files import StoreFiles
     from engine.derived.topic_view import TopicView
     from engine.events import StoreListener
-    from engine.open.store_files import StoreFiles
     from engine.settings.config import StoreConfig
 
 REFRESH_BYTES = 32 << 20

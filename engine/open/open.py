@@ -18,6 +18,7 @@ from engine.derived.consume_queues import ConsumeQueues
 from engine.derived.deleted_topics import DeletedTopics
 from engine.derived.dispatch import Dispatcher
 from engine.derived.index import Index
+from engine.derived.store_files import StoreFiles
 from engine.errors import NotAStoreError, RefusedReadError, StoreLockedError
 from engine.files.disk import Disk, make_directory, remove_file, write_durably
 from engine.files.file_queue import BufferPool, FileQueue
@@ -44,7 +45,6 @@ from engine.open.preflight import (
 from engine.open.quarantine import quarantine_config, set_aside
 from engine.open.recover import LastShutdown, RecoveryResult, read_last_shutdown, recover
 from engine.open.remake import LogEntries
-from engine.open.store_files import StoreFiles
 from engine.results import RecoveryReport
 from engine.settings.config import EMBEDDED_SIZES, FileSizes, OpenMode, StoreConfig, StoreIdentity
 from engine.settings.identity import make_identity, read_identity, require_identity

@@ -48,7 +48,7 @@ from engine.settings.config import RecoveryProgress
 
 if TYPE_CHECKING:
     from engine.derived.consume_queues import ConsumeQueues
-    from engine.open.store_files import StoreFiles
+    from engine.derived.store_files import StoreFiles
 
 REWRITTEN_ZEROS = 16 << 20
 """So far behind the log's end zeros are written again, too. What lies further was never cut: it would be more than a

@@ -12,7 +12,7 @@ from engine.log.entries import ENTRY
 from engine.log.scan import LogScan
 
 if TYPE_CHECKING:
-    from engine.open.store_files import StoreFiles
+    from engine.derived.store_files import StoreFiles
 
 LONG_BYTES = 32 << 20
 """To read so much of the log takes long."""

@@ -22,7 +22,7 @@ from engine.results import NewestRecord
 from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, RecoveryProgress
 
 if TYPE_CHECKING:
-    from engine.open.store_files import StoreFiles
+    from engine.derived.store_files import StoreFiles
     from engine.settings.config import StoreConfig
 
 QUEUE_FILE_BYTES = 8_192 * CONSUME_QUEUE_ENTRY_BYTES

@@ -16,9 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from engine.derived.checkpoint import CheckpointFile
-from engine.derived.consume_queues import ConsumeQueues
 from engine.derived.dispatch import BufferedDispatcher, WriteDispatcher
-from engine.derived.index import Index
 from engine.derived.marks import (
     CleanMark,
     QueueExtents,
@@ -30,15 +28,13 @@ from engine.derived.marks import (
     write_recovery_point,
 )
 from engine.errors import FlushFailedError, NoDescriptorError, ReadOnlyStoreError, StoreError, StoreFullError
-from engine.files.disk import Disk, remove_file
+from engine.files.disk import remove_file
 from engine.files.file_scan import written_ns
-from engine.files.ignored import IgnoredErrors
-from engine.files.layout import StoreLayout
-from engine.log.commit_log import CommitLog
 from engine.settings.config import FlushPolicy
 from engine.write.flush import Committer, DerivedFlusher, LogFlusher
 
 if TYPE_CHECKING:
+    from engine.derived.store_files import StoreFiles
     from engine.log.unread import Range
 
 
@@ -47,32 +43,27 @@ class Durability:
 
     def __init__(
         self,
-        layout: StoreLayout,
-        disk: Disk,
-        log: CommitLog,
-        queues: ConsumeQueues,
-        index: Index,
+        parts: StoreFiles,
         dispatcher: WriteDispatcher,
         extents: QueueExtents,
         unread: tuple[Range, ...],
         policy: FlushPolicy,
         failed: Callable[[FlushFailedError], None],
-        ignored: IgnoredErrors,
     ) -> None:
         """`extents` is every queue's extent now; of `unread` ranges of the log nothing is derived; `failed` is called
-        with the failure that ends durability. Marks that can't be written are noted in `ignored`."""
-        self._ignored = ignored
-        self._layout = layout
-        self._disk = disk
-        self._log = log
-        self._queues = queues
-        self._index = index
+        with the failure that ends durability. Marks that can't be written are noted in `parts.ignored`."""
+        self._ignored = parts.ignored
+        self._layout = parts.layout
+        self._disk = parts.disk
+        self._log = log = parts.log
+        self._queues = parts.queues
+        self._index = parts.index
         self._dispatcher = dispatcher
         self._extents = {topic: dict(of_topic) for topic, of_topic in extents.items()}
         self._unread = unread
         self._index_is_late = False
         self._covered: RecoveryPoint | None = None
-        self._checkpoint = CheckpointFile(layout.checkpoint, disk)
+        self._checkpoint = CheckpointFile(parts.layout.checkpoint, parts.disk)
         self._committer: Committer | None = None
         if isinstance(dispatcher, BufferedDispatcher):
             self._committer = Committer(log, policy, committed=self._dispatch_held, failed=failed)

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.derived.consume_queues import ConsumeQueues
-from engine.derived.deleted_topics import DeletedTopics
-from engine.derived.index import Index
 from engine.errors import ReadError, StoreError
 from engine.events import Expired
 from engine.files.disk import lacks_descriptor
@@ -35,6 +34,9 @@ from engine.write.retention_plan import (
     waiting_files,
     written_ms,
 )
+
+if TYPE_CHECKING:
+    from engine.derived.store_files import StoreFiles
 
 log = logging.getLogger(__name__)
 
@@ -121,10 +123,7 @@ class Cleaner:
     def __init__(
         self,
         expiring: ExpiringLog,
-        log: CommitLog,
-        queues: ConsumeQueues,
-        index: Index,
-        deleted: DeletedTopics,
+        parts: StoreFiles,
         retention: Retention | None,
         clock: Clock,
         *,
@@ -140,10 +139,10 @@ class Cleaner:
         `failed` is called when the disk refused something, and with whatever else ends the thread.
         """
         self._expiring = expiring
-        self._log = log
-        self._queues = queues
-        self._index = index
-        self._deleted = deleted
+        self._log = parts.log
+        self._queues = parts.queues
+        self._index = parts.index
+        self._deleted = parts.deleted
         self.retention = retention
         """What is in force."""
         self._clock = clock
