@@ -1,7 +1,7 @@
-"""Disk: makes bytes and names survive a power cut: allocating, syncing, replacing a file in one step.
+"""Disk: allocates, syncs and atomically replaces files, so that bytes and names survive a power cut.
 
 A file's bytes are durable after `Disk.sync`; its name only after its directory was synced too. `Disk` is injected, so
-that tests give a full or failing disk, or record what was synced when.
+that tests can simulate a full or failing disk, or record the syncs.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ from engine.record.header import MAX_OFFSET
 TEMPORARY_SUFFIX = ".tmp"
 
 MOST_BYTES = 256 << 20
-"""A mark has about a hundred bytes for each file of a store: what is longer was not written by us."""
+"""Limit for reading our own files: a mark has about a hundred bytes for each file of a store."""
 
 NO_UNNAMED_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EXDEV, errno.EPERM})
-"""What filesystems without O_TMPFILE, or without /proc, answer."""
+"""Error numbers of filesystems without O_TMPFILE, or without /proc."""
 
 
 class Disk:
-    """The calls that a disk can refuse. Thread safety: stateless. Each raises OSError, with the path."""
+    """The calls that a disk can refuse. Each raises OSError with the path. Thread safety: stateless."""
 
     def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
-        """Give the open file `size_bytes` of real space, zeros where nothing was written."""
+        """Allocate `size_bytes` of disk space for the open file; unwritten bytes are zeros."""
         with _naming(path):
             os.posix_fallocate(descriptor, 0, size_bytes)
 
     def sync(self, descriptor: int, path: Path) -> None:
-        """Return when the open file's bytes and size are on disk. Leaves other threads running (no GIL)."""
+        """Return when the open file's bytes and size are on disk. Releases the GIL."""
         with _naming(path):
             os.fdatasync(descriptor)
 
     def write_again(self, descriptor: int, path: Path, position: int, size: int) -> None:
-        """Have these bytes of the open file, as readers see them, be written to disk by the next sync, also where the
-        kernel takes them for written."""
+        """Make the next sync write bytes [position, position + size) as readers see them, even where the kernel holds
+        them for clean."""
         with _naming(path):
             os.pwrite(descriptor, os.pread(descriptor, size, position), position)
 
@@ -69,7 +69,7 @@ class Disk:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """An OSError from here names that path."""
+    """Set the path of an OSError raised in the block."""
     try:
         yield
     except OSError as error:
@@ -78,12 +78,12 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def is_full_disk(error: OSError) -> bool:
-    """Whether the disk or the quota is used up, so that trying again later may work."""
+    """Whether the disk or the quota is full, so that a later try may work."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def disk_space(path: Path) -> tuple[int, int]:
-    """(free for everybody, total) bytes of the disk under `path`; zeros where it can't be asked."""
+    """(available without root, total) bytes of the disk that holds `path`; zeros on an error."""
     try:
         found = os.statvfs(path)
     except OSError:
@@ -92,36 +92,35 @@ def disk_space(path: Path) -> tuple[int, int]:
 
 
 def is_refused_by_disk(error: BaseException) -> bool:
-    """Whether the disk lets nothing be written, or what was written not be kept: it is full, read-only or broken, or
-    what is there must be read first, and can't be."""
+    """Whether the disk is full, read-only or broken, or can't read data that a write needs first."""
     if isinstance(error, OSError):
         return is_full_disk(error) or error.errno in (errno.EROFS, errno.EIO)
     return isinstance(error, StoreFullError | FlushFailedError | RefusedReadError)
 
 
 def lacks_descriptor(error: BaseException) -> bool:
-    """Whether process or system had no descriptor left: a file was not opened, and nothing was tried with it."""
+    """Whether the process or system had no free descriptor: the file was not opened, so nothing was written."""
     if isinstance(error, OSError):
         return error.errno in (errno.EMFILE, errno.ENFILE)
     return isinstance(error, NoDescriptorError)
 
 
 def flush_error(path: Path, error: OSError) -> FlushFailedError | NoDescriptorError:
-    """What a flush of `path` raises for `error`: the disk refused, which is final, or it could not be asked yet."""
+    """The error to raise when a flush of `path` failed; only FlushFailedError is final."""
     if lacks_descriptor(error):
         return NoDescriptorError(path)
     return FlushFailedError(path, error.strerror or str(error))
 
 
 def opening_error(path: Path, error: OSError) -> FlushFailedError | NoDescriptorError:
-    """What is raised when `path` could not be made, opened or mapped for writing; only FlushFailedError is final."""
+    """The error to raise when `path` can't be made, opened or mapped for writing; only FlushFailedError is final."""
     if error.errno == errno.ENOMEM:
         return NoDescriptorError(path, "memory")
     return flush_error(path, error)
 
 
 def allocate(descriptor: int, path: Path, size_bytes: int, disk: Disk) -> None:
-    """`Disk.allocate`, with a full disk as StoreFullError."""
+    """`Disk.allocate`; StoreFullError: the disk is full."""
     try:
         disk.allocate(descriptor, path, size_bytes)
     except OSError as error:
@@ -138,12 +137,12 @@ def create_allocated(
     sync: bool,
     prepare: Callable[[int], None] = lambda descriptor: None,
 ) -> int:
-    """Make a file of zeros, really allocated; its descriptor, open for reading and writing.
+    """Make a file of zeros with allocated space; returns its descriptor, open for reading and writing.
 
-    The name appears when the file is whole (where the filesystem knows unnamed files), so a process that dies meanwhile
-    leaves no half file; neither does a full disk: StoreFullError. `sync` makes the size durable before the name is
-    there. `prepare` gets the descriptor before the file has its name: when it raises, no file is left. An empty file
-    that exists already is taken over. FileExistsError when it is not empty; ObstructedError when it is a folder.
+    The file gets its name when it is whole (where the filesystem supports unnamed files), so neither a crash nor a full
+    disk leaves half a file. `sync` makes the size durable before that. `prepare` is called with the descriptor before
+    that, too; if it raises, no file is left. An existing empty file is used. StoreFullError; FileExistsError: the path
+    has a file with data; ObstructedError: the path is a folder.
     """
     if path.is_dir():
         raise ObstructedError(path, "file")
@@ -193,10 +192,9 @@ def _create_in_place(path: Path, size_bytes: int, disk: Disk, sync: bool, prepar
 
 
 def make_directory(path: Path, *, keep_owner: bool = True, mode: int = 0o777) -> list[Path]:
-    """Make a directory, of that mode but for the umask, and its missing parents; the directories to sync for that to be
-    durable.
+    """Make a directory with `mode` minus the umask, and its missing parents; returns the directories to sync.
 
-    `keep_owner`: root's belong to the owner of the one that they are in. FileExistsError when a file is there, OSError.
+    `keep_owner`: directories made by root get the owner of their parent. FileExistsError: the path is a file. OSError.
     """
     require_held(path)
     missing = [part for part in (path, *path.parents) if not part.exists()]
@@ -212,7 +210,7 @@ def make_directory(path: Path, *, keep_owner: bool = True, mode: int = 0o777) ->
 
 
 def replace_file(path: Path, content: bytes, disk: Disk) -> None:
-    """Make `path` hold `content`, durably: a reader finds the old or the new content whole, even after a power cut."""
+    """Durably replace the content of `path`: a reader gets the whole old or new content, even after a power cut."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         unlink(temporary)  # left by a process that was killed
@@ -236,7 +234,7 @@ def write_durably(path: Path, content: bytes, disk: Disk) -> None:
 
 
 def remove_file(path: Path, disk: Disk) -> None:
-    """Remove a file, durably; one that is missing is fine."""
+    """Durably remove a file; a missing file is no error."""
     unlink(path)
     disk.sync_directory(path.parent)
 
@@ -252,7 +250,7 @@ def write_own_file(path: Path, content: Any, disk: Disk) -> None:
 
 
 def read_own_file(path: Path) -> Any:
-    """What the file at `path` holds; None when it is missing, or holds what we can't have written."""
+    """The parsed JSON file at `path`; None when it is missing, unreadable or not valid."""
     try:
         return json.loads(read_file(path, MOST_BYTES))
     except (OSError, ObstructedError, ValueError, RecursionError):
@@ -260,12 +258,12 @@ def read_own_file(path: Path) -> Any:
 
 
 def is_whole_number(stored: Any) -> TypeGuard[int]:
-    """Whether what a JSON file holds is an integer: true and false are none."""
+    """Whether a parsed JSON value is an integer; true and false are not."""
     return isinstance(stored, int) and not isinstance(stored, bool)
 
 
 def whole_number(stored: Any, least: int = 0) -> int:
-    """A number from a file of ours, from `least` to the greatest offset there can be. ValueError."""
+    """Check an integer from our own file: it must be from `least` to MAX_OFFSET. ValueError."""
     if not is_whole_number(stored) or not least <= stored <= MAX_OFFSET:
         raise ValueError("no number that we write")
     return stored

@@ -1,9 +1,9 @@
-"""FileQueue: files of one size that together hold one growing range of bytes (docs/format.md, 3).
+"""FileQueue: files of one size that together form one growing range of bytes (docs/format.md, 3).
 
     00000000000000000000  00000000000016777216  00000000000033554432      named by the offset of byte 0, 20 digits
 
-Files before the last are full. Older files may be gone (retention), and a damaged store may miss one in between. A file
-may lie ready after the last one; it is empty, and belongs to the queue when writing gets there.
+Files before the last are full. Retention deletes the oldest files; in a damaged store one in between may be missing. A
+preallocated file may follow the last one. It is empty, and joins the queue when writing reaches it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from engine.record.kernel.files import FilesByStart, read_through
 from engine.record.log_framing import PLAIN, Framing
 
 TAIL_BYTES = 8 << 20
-"""At the end of a file queue: a large page, and what the kernel reads beyond it."""
+"""Bytes at the end of a file queue that are not read ahead: a large page, and the kernel's own read-ahead."""
 
 
 class FileSource:
-    """Where a file queue gets its next file from: made when it is asked for, in the directory whose turn it is, or the
-    next one that has space. Thread safety: one caller at a time."""
+    """Makes the next file of a file queue on demand, in the directory whose turn it is, or the next one with space.
+    Thread safety: one caller at a time."""
 
     names_durable = False
     """Whether a file's name is on disk when `take` returns."""
@@ -43,7 +43,7 @@ class FileSource:
         self._full: frozenset[Path] = frozenset()
 
     def take(self, start: int) -> MappedFile:
-        """The empty file that begins at `start`. StoreFullError, OSError: there is none, and nothing is left behind."""
+        """A new, empty file at offset `start`. StoreFullError, OSError: no file was made."""
         return self._make(start, sync=False)
 
     def _make(self, start: int, *, sync: bool) -> MappedFile:
@@ -58,21 +58,21 @@ class FileSource:
         raise refused
 
     def avoid(self, full: frozenset[Path]) -> None:
-        """Make files in these directories only when there is no other."""
+        """Make files in these directories only when no other has space."""
         self._full = full
 
     def restore(self, file: MappedFile) -> None:
-        """Take back a file that was not used."""
+        """Return a file that was taken and not used."""
         file.retire()
 
     def close(self) -> None:
-        """Delete what was made and not taken."""
+        """Delete the files that were made and not taken."""
 
 
 class BufferPool:
-    """Write buffers for the commit log, which RocketMQ calls the transient store pool:
+    """Write buffers for the commit log; RocketMQ calls this the transient store pool:
 
-        append -> buffer            no reader sees the bytes, and they are lost when the process dies
+        append -> buffer            readers don't see the bytes yet, and a crash of the process loses them
         commit -> file, readable    every 200 ms; then they are dispatched
         flush  -> disk
 
@@ -80,17 +80,17 @@ class BufferPool:
     """
 
     def __init__(self, count: int, size_bytes: int) -> None:
-        """`count` buffers of `size_bytes`: the last that was given back is the first to be taken."""
+        """Allocate `count` buffers of `size_bytes`; they are reused last in, first out."""
         self._free = [memoryview(mmap.mmap(-1, size_bytes)) for _ in range(count)]
         self._lock = threading.Lock()
 
     def take(self) -> memoryview | None:
-        """A buffer to write to, whatever it holds; None when all are in use: then the file is written directly."""
+        """A buffer with arbitrary content; None when all are in use: the caller then writes to the file directly."""
         with self._lock:
             return self._free.pop() if self._free else None
 
     def give_back(self, buffer: memoryview) -> None:
-        """Return a buffer that `take` gave."""
+        """Return a buffer from `take`."""
         with self._lock:
             self._free.append(buffer)
 
@@ -116,18 +116,17 @@ class FileQueue(FilesByStart):
         framing: Framing = PLAIN,
         is_new: bool = False,
     ) -> None:
-        """What the directory holds (missing: no files yet), but for one that `is_new`. All bytes count as written until
-        `set_end` or `truncate`.
+        """Load the files of `directory`, which may be missing; `is_new` skips the scan. Nothing is changed on disk.
 
-        `source` makes files; by default one is made when it is needed. With a `pool`, files are written through its
-        buffers. Nothing is changed on disk; what is odd there is in `problems`. Files are mapped when first looked at,
-        and evicted as `open_files` decides. `reads_ahead`: whether the kernel may read more of them than was looked at.
+        All bytes count as written until `set_end` or `truncate`. `source` makes new files; default: on demand. With a
+        `pool`, files are written through its buffers. Files are mapped at the first access and evicted by `open_files`.
+        `reads_ahead`: whether the kernel may read ahead. Unexpected directory members are in `problems`.
         """
         self.paths = as_paths(directory)
         self.file_bytes = file_bytes
         self.access = access
         self.framing = framing
-        """Of the records in files of a commit log."""
+        """Framing of the records, in a commit log."""
         self._reads_ahead = reads_ahead
         self._disk = disk or Disk()
         self._source = source or FileSource(directory, file_bytes, access, self._disk)
@@ -143,7 +142,7 @@ class FileQueue(FilesByStart):
         self._flushed_offset = self.max_offset
 
     def _scan(self) -> tuple[dict[int, FoundFile], tuple[FileProblem, ...]]:
-        """The files of all directories by their starts, and what is odd there."""
+        """Start -> file for all directories, and their unexpected members."""
         found: list[FoundFile] = []
         problems: list[FileProblem] = []
         for folder in self.paths.folders:
@@ -168,11 +167,11 @@ class FileQueue(FilesByStart):
         self._by_start = {file.start: file for file in files}
         self._files = tuple(files)
 
-    # where things are
+    # files and offsets
 
     @property
     def directory(self) -> Path:
-        """The first directory: the only one, but for a log over several paths."""
+        """The first directory; only a log may have several."""
         return self.paths.folders[0]
 
     @property
@@ -182,12 +181,12 @@ class FileQueue(FilesByStart):
 
     @property
     def problems(self) -> tuple[FileProblem, ...]:
-        """What loading found odd. A short file is loaded and readable as far as it goes."""
+        """Unexpected directory members found at loading. A short file is loaded and readable up to its end."""
         return self._problems
 
     @property
     def missized(self) -> frozenset[int]:
-        """Where files begin that were shorter or longer than the others when they were loaded."""
+        """Start offsets of files whose size differed from `file_bytes` when they were loaded."""
         return frozenset(int(one.path.name) for one in self._problems if one.kind in ("short", "long"))
 
     @property
@@ -222,7 +221,7 @@ class FileQueue(FilesByStart):
 
     @property
     def flushed_offset(self) -> int:
-        """Everything before this offset is on disk."""
+        """Offset before which everything is on disk."""
         return self._flushed_offset
 
     def view(self, offset: int, length: int) -> memoryview:
@@ -233,8 +232,7 @@ class FileQueue(FilesByStart):
         return file.view(offset - file.start, length)
 
     def read_soon(self, start: int, end: int) -> None:
-        """Have what there is of [start, end) read from disk. Not what is near the end: another process may write
-        there."""
+        """Start reading [start, end) from disk, except the queue's last TAIL_BYTES, which may be written now."""
         end = min(end, self.max_offset - TAIL_BYTES)
         for offset in range(start // self.file_bytes * self.file_bytes, end, self.file_bytes):
             file = self.find(offset)
@@ -243,8 +241,8 @@ class FileQueue(FilesByStart):
                 file.read_large(position, end - offset - position)
 
     def peek(self, offset: int, length: int) -> bytes:
-        """What a file has there now, written or not; fewer bytes where it went, or is shorter than it was.
-        RefusedReadError: the disk does not say."""
+        """Current bytes [offset, offset + length) of one file, written or not; fewer if the file was deleted or cut.
+        RefusedReadError: the disk can't read them."""
         file = self.find(offset)
         if file is None:
             return b""
@@ -258,7 +256,7 @@ class FileQueue(FilesByStart):
         return bytes(view)
 
     def missing_ranges(self) -> list[tuple[int, int]]:
-        """Offset ranges [from, to) between the first and the last file that no file holds."""
+        """Offset ranges [from, to) of missing files between the first and the last one."""
         starts = [file.start for file in self._files]
         return [
             (before + self.file_bytes, after) for before, after in pairwise(starts) if before + self.file_bytes != after
@@ -267,9 +265,9 @@ class FileQueue(FilesByStart):
     # growing
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
-        """Write after the newest byte, in a new file when the last is full; the offset written at.
+        """Write after the newest byte, in a new file when the last is full; returns the offset of `data`.
 
-        `data` never straddles files: the caller's unit divides the file size, or it rolls before. StoreFullError.
+        `data` must not straddle files: its unit divides the file size, or the caller rolls before. StoreFullError.
         """
         file = self.last
         if file is None or file.full:
@@ -279,7 +277,7 @@ class FileQueue(FilesByStart):
         return file.start + file.append(data)
 
     def reserve(self, count: int) -> list[MappedFile]:
-        """The `count` files that the next calls of `roll` will add: all of them, or StoreFullError and none."""
+        """Make and return the `count` files that the next `roll` calls will add. StoreFullError: none is reserved."""
         taken: list[MappedFile] = []
         try:
             while len(self._reserved) + len(taken) < count:
@@ -294,8 +292,8 @@ class FileQueue(FilesByStart):
     def roll(self, start: int | None = None, *, buffered: bool = True) -> MappedFile:
         """Add the next file and return it; an empty queue begins with the file that holds `start`. StoreFullError.
 
-        What is in a write buffer is committed first, so that bytes become readable in order. The file gets a buffer of
-        the pool, unless it was written to already (`buffered` False).
+        The write buffer is committed first, so that bytes become readable in order. The file gets a buffer of the pool,
+        unless it was written to already (`buffered` False).
         """
         self.commit()
         if start is not None and not self._files:
@@ -311,8 +309,8 @@ class FileQueue(FilesByStart):
         return file
 
     def skip_to(self, offset: int) -> None:
-        """Add the file that holds `offset`, which lies past the last one: files in between stay missing.
-        StoreFullError, OSError."""
+        """Add the file for `offset`, which is past the last file; files in between stay missing. StoreFullError,
+        OSError."""
         self._add(self._take(offset - offset % self.file_bytes))
 
     def _add(self, file: MappedFile) -> None:
@@ -328,7 +326,7 @@ class FileQueue(FilesByStart):
         if self.access is not Access.WRITE:
             return self._source.take(start)
         for folder in self.paths.writable:
-            self._note_names(make_directory(folder))  # before anything fails: no later call finds them new
+            self._note_names(make_directory(folder))  # first: after a failure below no later call would note them
         file = self._source.take(start)
         if not self._source.names_durable:
             self._note_names([file.path.parent])
@@ -339,9 +337,9 @@ class FileQueue(FilesByStart):
             self._unsynced_names += directories
 
     def commit(self, least_pages: int = 0) -> int:
-        """Copy the write buffer to its file and publish, as `MappedFile.commit`; the new `max_offset`.
+        """Copy the write buffer to its file and publish, as `MappedFile.commit`; returns the new `max_offset`.
 
-        FlushFailedError: what was written may never reach the file.
+        FlushFailedError: the written bytes may never reach the file.
         """
         last = self.last
         if self._pool is not None and last is not None:
@@ -358,9 +356,9 @@ class FileQueue(FilesByStart):
     # recovery
 
     def set_end(self, offset: int) -> None:
-        """What recovery found, in memory only: bytes before `offset` are written and on disk, later ones are not there.
+        """Set the end that recovery found, in memory only: bytes before `offset` count as written and on disk.
 
-        Later files are dropped from the list; READ keeps them, empty. WRITE must not have any: `truncate` deletes them.
+        Later files are dropped from the list; READ keeps them as empty files. WRITE must use `truncate` to delete them.
         """
         files = self._files
         kept = [file for file in files if file.start <= offset or self.access is Access.READ]
@@ -373,9 +371,9 @@ class FileQueue(FilesByStart):
         self._flushed_offset = min(offset, self.max_offset)
 
     def truncate(self, offset: int, durable_from: int | None = None) -> None:
-        """As `set_end`, and for good: later files are deleted, the rest of the file at `offset` is zeroed and synced.
+        """As `set_end`, and on disk: delete later files; zero and sync the rest of the file at `offset`.
 
-        Files from the one that holds `durable_from` on are synced, too: a process that was killed did not. OSError.
+        Files from the one with offset `durable_from` on are synced, too: a killed process did not do it. OSError.
         """
         later = [file for file in self._files if file.start > offset]
         with self._change_lock:
@@ -391,8 +389,8 @@ class FileQueue(FilesByStart):
         self._sync_directories()
 
     def cached_ranges(self, offset: int) -> list[tuple[int, int]]:
-        """Offset ranges [start, end), from `offset` on, of what the kernel has in memory of files that may be written,
-        each within one file: see `MappedFile.cached_ranges`. Of a file that the disk refuses, all of it may be."""
+        """Offset ranges [start, end), from `offset` on, of writable files' pages in the kernel's cache, each in one
+        file: see `MappedFile.cached_ranges`. A file that the disk can't read counts as cached as a whole."""
         found = []
         for file in self._files:
             if file.access is Access.WRITE and offset < file.start + self.file_bytes:
@@ -407,32 +405,31 @@ class FileQueue(FilesByStart):
         return found
 
     def write_again(self, ranges: Sequence[tuple[int, int]], end: int) -> None:
-        """Have offset ranges, as `cached_ranges` gave them, be on disk after the next sync, as far as they lie before
-        `end`. OSError."""
+        """Make the next sync write the ranges from `cached_ranges` that are before offset `end`. OSError."""
         for first, last in ranges:
             file = self.find(first)
             if file is not None and first < end:
                 file.write_again(first - file.start, min(last, end) - file.start)
 
     def _remove(self, file: MappedFile) -> None:
-        """Remove the file's name, as `MappedFile.retire`; that of one which may not be written is removed, too."""
+        """Remove the file's name, as `MappedFile.retire`, also of a file in a read-only path."""
         file.retire()
         if self.access is Access.WRITE and file.access is Access.READ:
             unlink(file.path)
 
     def _sync_directories(self) -> None:
-        """WRITE: bring names that went to disk."""
+        """WRITE: make removed names durable."""
         if self.access is Access.WRITE:
             for folder in self.paths.folders:
                 if folder.exists():
                     self._disk.sync_directory(folder)
 
     def avoid(self, full: frozenset[Path]) -> None:
-        """Make new files in these directories only when there is no other."""
+        """Make new files in these directories only when no other has space."""
         self._source.avoid(full)
 
     def drop_empty(self) -> None:
-        """WRITE: delete files without a byte: a power cut leaves them, when only a name reached the disk. OSError."""
+        """WRITE: delete files of size 0: a power cut leaves them when only the name reached the disk. OSError."""
         if self.access is Access.WRITE:
             for problem in self._problems:
                 is_empty = problem.kind == "empty" and problem.path.exists() and not problem.path.stat().st_size
@@ -443,10 +440,9 @@ class FileQueue(FilesByStart):
     # durability
 
     def flush(self, least_pages: int = 0) -> int:
-        """Sync files with at least `least_pages` unflushed pages (0: any byte), and new names; the `flushed_offset`.
+        """Sync files with at least `least_pages` unflushed pages (0: any byte), and names; returns `flushed_offset`.
 
-        FlushFailedError: nothing counts as flushed that was not before. NoDescriptorError: the same, but trying again
-        may work.
+        An error leaves it unchanged: FlushFailedError; NoDescriptorError, after which a new try may work.
         """
         with self._flush_lock:
             due = [file for file in self._unflushed() if file.due(file.flushed, file.readable, least_pages)]
@@ -456,7 +452,7 @@ class FileQueue(FilesByStart):
             return self._flushed_offset
 
     def _sync(self, files: list[MappedFile]) -> None:
-        """Sync files, then the names that new ones got: they wait until that has worked."""
+        """Sync files, then the names of new files; after a failure these names stay to be synced."""
         names = tuple(self._unsynced_names)
         path = self.directory
         try:
@@ -471,7 +467,7 @@ class FileQueue(FilesByStart):
             del self._unsynced_names[: len(names)]
 
     def _unflushed(self) -> list[MappedFile]:
-        """Files that are not wholly on disk, oldest first."""
+        """Files with bytes that are not on disk, oldest first."""
         found: list[MappedFile] = []
         for file in reversed(self._files):
             if file.flushed == file.size:
@@ -490,20 +486,19 @@ class FileQueue(FilesByStart):
 
     @property
     def retired(self) -> list[MappedFile]:
-        """Deleted files that a reader still holds: their space is not free."""
+        """Deleted files that readers still hold: their disk space is not free yet."""
         return [file for file, _ in self._retired]
 
     def retire_first(self, now_ms: int) -> MappedFile | None:
-        """Delete the oldest file, never the last one; readers that hold it keep it for a while. One caller at a time.
-        OSError.
+        """Delete and return the oldest file; None when only one is left. OSError. One caller at a time.
 
-        Returns the file, or None when only one is left. A writer never waits for the disk meanwhile.
+        Readers that hold the file can read it until `sweep` closes it. Writers never wait for this on the disk.
         """
         with self._change_lock:
             if len(self._files) < 2:
                 return None
             file, *kept = self._files
-            self._set_files(kept)  # first: a reader who finds it closed finds it gone, too
+            self._set_files(kept)  # first: a reader that finds the file closed must not find it in the list
         try:
             self._remove(file)
         except OSError:
@@ -517,8 +512,7 @@ class FileQueue(FilesByStart):
         return file
 
     def sweep(self, now_ms: int, forced_interval_ms: int) -> int:
-        """Close retired files that were held for that long, and forget those that nobody holds; how many are still
-        held."""
+        """Close files retired at least `forced_interval_ms` before `now_ms`; returns the number still held."""
         for file, retired_ms in list(self._retired):
             if now_ms - retired_ms >= forced_interval_ms:
                 file.close()
@@ -527,9 +521,9 @@ class FileQueue(FilesByStart):
             return len(self._retired)
 
     def delete_all(self, *, durably: bool = True) -> None:
-        """Delete every file, newest first, and the directory if nothing else is in it. OSError.
+        """Delete every file, newest first, and the directory if it is then empty. OSError.
 
-        Not `durably`: nothing waits for the disk; the caller brings the names above to it.
+        Without `durably` this does not sync: the caller syncs the directories above.
         """
         with self._change_lock:
             files = self._files
@@ -549,7 +543,7 @@ class FileQueue(FilesByStart):
     # following
 
     def refresh(self) -> bool:
-        """READ: look for files that came or went; True when any did. New ones are empty until `set_end` says more."""
+        """READ: load new files and drop removed ones; True if there were any. New files are empty until `set_end`."""
         found, problems = self._scan()
         with self._change_lock:
             before = self._by_start
@@ -560,13 +554,13 @@ class FileQueue(FilesByStart):
                 if start not in kept:
                     file.retire()
                 elif start in self.missized:
-                    file.unmap()  # its map is as short as it was
+                    file.unmap()  # its map still has the old length
             self._set_files([kept.get(start) or self._appeared(start, found[start]) for start in sorted(found)])
             self._problems = problems
             return True
 
     def forget(self, file_bytes: int) -> None:
-        """READ: close every file. The next `refresh` looks for files of `file_bytes` each."""
+        """READ: close every file. The next `refresh` loads files of `file_bytes` each."""
         with self._change_lock:
             files = self._files
             self._set_files([])
@@ -581,7 +575,7 @@ class FileQueue(FilesByStart):
         return file
 
     def close(self) -> None:
-        """Close all files; delete those that were made ahead and not used."""
+        """Close all files; delete preallocated ones that were not used."""
         for file in self._reserved:
             self._source.restore(file)
         self._reserved.clear()

@@ -1,10 +1,9 @@
-"""Files of a file queue by name: the folders that they are in, and what lies there (docs/format.md, 1 and 3).
+"""Files of a file queue by name: their folders, and the scan of a folder (docs/format.md, 1 and 3).
 
     storePathCommitLog=/disk1/commitlog,/disk2/commitlog    files 0, 2, 4 ... in the first, 1, 3, 5 ... in the second
     readOnlyCommitLogStorePaths=/old/commitlog              files there are read and expire; none is made
 
-A file is looked for in every folder, whichever folder was next when it was made: folders are added, and full ones are
-passed over.
+A file may be in any of the folders, because folders may be added later and full ones are skipped.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from engine.record.header import MAX_OFFSET
 NAME_DIGITS = 20
 HEAD_BYTES = 8
 SAMPLED_QUEUES = 200
-"""So many folders of queues are looked into where some of them tell."""
+"""Maximum number of queue folders read by checks for which a sample is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPaths:
-    """Folders that share the files of one queue: `writable` ones take turns, those in `read_only` get none."""
+    """Folders that share the files of one file queue. New files go to the `writable` ones in turn."""
 
     writable: tuple[Path, ...]
     read_only: tuple[Path, ...] = ()
@@ -37,13 +36,13 @@ class LogPaths:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """All of them, each once."""
+        """All folders without duplicates."""
         return tuple(dict.fromkeys((*self.writable, *self.read_only)))
 
     def in_turn(self, number: int, full: frozenset[Path] = frozenset()) -> list[Path]:
-        """The folders for the `number`-th file of the log, the best first; in one of `full` if there is no other.
+        """Folders to try for the `number`-th file of the log, in order of preference; those in `full` come last.
 
-        A broker does the same: of the paths with space, sorted, the one that the file's number names.
+        The order is a broker's: of the sorted paths with space, the one at the file's number modulo their count.
         """
         usable = sorted((folder for folder in self.writable if folder not in full), key=str)
         rest = sorted((folder for folder in self.writable if folder in full), key=str)
@@ -54,26 +53,26 @@ class LogPaths:
 
 
 def log_paths(default: Path, chosen: tuple[Path, ...] | None, read_only: tuple[Path, ...]) -> LogPaths:
-    """The paths that `chosen` and `read_only` name, absolute; `default` when none is chosen. A path in both is
-    read-only. ValueError when no path is left for new files."""
+    """Absolute paths from `chosen` (else `default`) and `read_only`. A path in both is read-only. ValueError: no path
+    is left for new files."""
     kept = tuple(dict.fromkeys(path.absolute() for path in read_only))
     named = (path.absolute() for path in chosen) if chosen else (default,)
     return LogPaths(tuple(path for path in dict.fromkeys(named) if path not in kept), kept)
 
 
 def as_paths(directory: Path | LogPaths) -> LogPaths:
-    """One folder, as one that shares its files with no other."""
+    """`LogPaths` of a single folder, or the argument if it is one already."""
     return directory if isinstance(directory, LogPaths) else LogPaths((directory,))
 
 
 def file_name(start: int) -> str:
-    """Name of the file that holds offset `start` first: 20 digits."""
+    """Name of the file whose first byte has offset `start`: 20 digits."""
     return f"{start:0{NAME_DIGITS}d}"
 
 
 @dataclass(frozen=True, slots=True)
 class FileProblem:
-    """A directory member that is not as it should be: `kind` is "foreign", "short", "long", "empty" or "twice"."""
+    """An unexpected directory member: `kind` is "foreign", "short", "long", "empty" or "twice"."""
 
     path: Path
     kind: str
@@ -82,7 +81,7 @@ class FileProblem:
 
 
 def scan_directory(directory: Path, file_bytes: int) -> tuple[dict[int, int], tuple[FileProblem, ...]]:
-    """The files of a queue in `directory`, start -> size in bytes, and what is odd there. Empty files are left out."""
+    """The files in `directory`, start -> size in bytes, and the unexpected members. Empty files are left out."""
     sizes: dict[int, int] = {}
     problems: list[FileProblem] = []
     for name, size in sorted(_members(directory).items()):
@@ -97,28 +96,28 @@ def scan_directory(directory: Path, file_bytes: int) -> tuple[dict[int, int], tu
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file of a queue, as long as it was found."""
+    """A file of a file queue, with its size in bytes when it was found."""
 
     path: Path
     size: int
 
     @property
     def has_data(self) -> bool:
-        """Whether its first bytes are not zeros: a file that was made ahead, and never used, has nothing."""
+        """Whether one of the first HEAD_BYTES is not zero: a preallocated file that was never used has only zeros."""
         try:
             descriptor = open_file(self.path)
         except (FileNotFoundError, ObstructedError):
             return False
         try:
             return any(os.pread(descriptor, HEAD_BYTES, 0))
-        except OSError:  # nobody can say: it may have records
+        except OSError:  # it can't be read: it may have records
             return True
         finally:
             os.close(descriptor)
 
 
 def one_of_each(files: Iterable[FoundFile]) -> tuple[dict[int, FoundFile], tuple[FileProblem, ...]]:
-    """Files of several directories by their starts; of those with one name the one with data counts, then the first."""
+    """Start -> file, and problems for duplicates. Of files with one name the one with data is taken, then the first."""
     found: dict[int, FoundFile] = {}
     spare: list[FoundFile] = []
     for file in files:
@@ -139,7 +138,7 @@ def _problem_kind(start: int, size: int, file_bytes: int) -> str:
 
 
 def _members(directory: Path) -> dict[str, int]:
-    """Names in a directory with their sizes; -1 for what is no regular file."""
+    """Name -> size in bytes for the members of a directory; -1 if it is not a regular file."""
     found: dict[str, int] = {}
     try:
         with os.scandir(directory) as entries:
@@ -147,15 +146,15 @@ def _members(directory: Path) -> dict[str, int]:
                 try:
                     found[entry.name] = entry.stat().st_size if entry.is_file() else -1
                 except FileNotFoundError:
-                    continue  # it went while we looked
+                    continue  # it was removed during the scan
     except (FileNotFoundError, NotADirectoryError):
         return {}
     return found
 
 
 def written_ns(path: Path) -> int:
-    """When a file was last written, in epoch ns; 0 when it is gone. The time of `lock` tells of a store's writers: each
-    writes it once."""
+    """Modification time in epoch ns; 0 for a missing file. The time of `lock` identifies a writer: each writes it
+    once."""
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
@@ -163,13 +162,13 @@ def written_ns(path: Path) -> int:
 
 
 def log_files(paths: LogPaths) -> list[Path]:
-    """Files of a log, in order."""
+    """Files of a log, by name."""
     files = (file for folder in paths.folders for file in numbered_files(folder))
     return sorted(files, key=lambda file: file.name)
 
 
 def numbered_files(directory: Path, digits: int = NAME_DIGITS) -> list[Path]:
-    """Files in a folder of numbered files, by name."""
+    """Files in a folder whose names have `digits` digits, by name."""
     try:
         members = list(directory.iterdir())
     except FileNotFoundError:

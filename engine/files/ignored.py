@@ -1,4 +1,4 @@
-"""Errors after which a store goes on as before, since what failed can be made again: they are counted, and told."""
+"""Errors that do not stop a store, because the failed work can be repeated: they are counted and logged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 
 class IgnoredErrors:
-    """How many there were, and the `last` in a sentence. Thread safety: any thread."""
+    """The count of errors, and the `last` as a sentence. Thread safety: any thread."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -17,7 +17,7 @@ class IgnoredErrors:
         self._lock = threading.Lock()
 
     def note(self, failed: str, error: Exception) -> None:
-        """`failed` says what did, and what that costs. It is logged where it is another one than the last."""
+        """Count an error; `failed` names the failed work and its cost. It is logged unless it repeats the last one."""
         with self._lock:
             self.count += 1
             text = f"{failed}: {error}"

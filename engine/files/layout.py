@@ -1,4 +1,4 @@
-"""Where things are below a store's root (docs/format.md, 1)."""
+"""Paths of a store's files below its root (docs/format.md, 1)."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +11,10 @@ LEDGER_PREFIX = "dledger-"
 
 @dataclass(frozen=True, slots=True)
 class StoreLayout:
-    """Paths below `root`. All but `own` are RocketMQ's; below `own` are ours, which RocketMQ leaves alone.
+    """Paths below `root`. RocketMQ ignores those below `own`; all others are its own, except where marked (ours).
 
-    The commit log may be elsewhere, and in several folders: `commit_log_paths` (None: where it is by default) and
-    `read_only_log_paths`, as StoreConfig has them.
+    The commit log may be elsewhere, and in several folders: `commit_log_paths` (None: the default folder) and
+    `read_only_log_paths`, as in StoreConfig.
     """
 
     root: Path
@@ -23,28 +23,28 @@ class StoreLayout:
 
     @property
     def commit_log(self) -> LogPaths:
-        """Folders of the commit log's files. ValueError when none is left to write."""
+        """Folders of the commit log's files. ValueError: none is writable."""
         for ledger in self.ledgers():
             return log_paths(ledger / "data", None, self.read_only_log_paths)
         return log_paths(self.default_commit_log, self.commit_log_paths, self.read_only_log_paths)
 
     @property
     def log_before_ledger(self) -> LogPaths:
-        """Where a store with a ledger has the log of the time before it had one."""
+        """Folders of the log that a store wrote before it used a ledger."""
         return log_paths(self.default_commit_log, self.commit_log_paths, ())
 
     @property
     def framing(self) -> Framing:
-        """What is between the records of the commit log."""
+        """Framing of the records in the commit log."""
         return LEDGER if self.ledgers() else PLAIN
 
     @property
     def ledger_checkpoint(self) -> Path | None:
-        """DLedger's own checkpoint, if the commit log is DLedger's."""
+        """DLedger's own checkpoint; None: the commit log is RocketMQ's."""
         return next((ledger / "checkpoint" for ledger in self.ledgers()), None)
 
     def ledgers(self) -> list[Path]:
-        """Folders of DLedger's logs (`dledger-<id>`), if the store's commit log is one. OSError."""
+        """Folders of DLedger's logs (`dledger-<id>`); empty for RocketMQ's own commit log. OSError."""
         try:
             return sorted(member for member in self.root.iterdir() if member.name.startswith(LEDGER_PREFIX))
         except (FileNotFoundError, NotADirectoryError):
@@ -52,21 +52,21 @@ class StoreLayout:
 
     @property
     def default_commit_log(self) -> Path:
-        """Where the log's files are unless somebody says otherwise."""
+        """Default folder of the log's files."""
         return self.root / "commitlog"
 
     @property
     def names_log_paths(self) -> bool:
-        """Whether somebody said where the log is."""
+        """Whether the log's folders were configured."""
         return self.commit_log_paths is not None or bool(self.read_only_log_paths)
 
     def shown(self, path: Path) -> str:
-        """`path` as messages show it: below the store's folder, or absolute."""
+        """`path` for messages: relative to the store if it is below it, else absolute."""
         return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
 
     @property
     def consume_queues(self) -> Path:
-        """Folder of a folder for each topic."""
+        """Folder with one folder for each topic."""
         return self.root / "consumequeue"
 
     @property
@@ -76,17 +76,17 @@ class StoreLayout:
 
     @property
     def checkpoint(self) -> Path:
-        """Up to when each kind of data is on disk."""
+        """Store times before which each kind of data is on disk."""
         return self.root / "checkpoint"
 
     @property
     def abort(self) -> Path:
-        """There while the store is open for writing: found at open, it means a crash."""
+        """Exists while the store is open for writing. At an opening it shows a crash."""
         return self.root / "abort"
 
     @property
     def lock(self) -> Path:
-        """What the one writer locks."""
+        """File that the writer locks."""
         return self.root / "lock"
 
     @property
@@ -101,12 +101,12 @@ class StoreLayout:
 
     @property
     def consumer_offsets(self) -> Path:
-        """How far each consumer group is."""
+        """Committed queue offsets of the consumer groups."""
         return self.config / "consumerOffset.json"
 
     @property
     def lmq_consumer_offsets(self) -> Path:
-        """The same for light message queues."""
+        """Committed offsets for light message queues."""
         return self.config / "lmqConsumerOffset.json"
 
     @property
@@ -116,45 +116,45 @@ class StoreLayout:
 
     @property
     def used_log_paths(self) -> Path:
-        """Where the log's files are, if they are not where they are by default (ours)."""
+        """Folders of the log's files, if they are not the default (ours)."""
         return self.config / "commitlog.json"
 
     @property
     def retention(self) -> Path:
-        """What may be deleted, and when (ours)."""
+        """Retention settings (ours)."""
         return self.config / "retention.json"
 
     @property
     def own(self) -> Path:
-        """Derived data of ours; may be deleted while the store is closed."""
+        """Our own data; may be deleted while the store is closed."""
         return self.root / "fsstore"
 
     @property
     def coverage(self) -> Path:
-        """Up to where in the log derived data is on disk."""
+        """Recovery point: physical offset before which derived data is on disk."""
         return self.own / "coverage.json"
 
     @property
     def deleted_topics(self) -> Path:
-        """Topics that were deleted, and up to where in the log: a rebuild leaves them out."""
+        """Deleted topics with the physical offset of the deletion: a rebuild leaves out earlier records."""
         return self.own / "deleted.json"
 
     @property
     def identity(self) -> Path:
-        """Which store this is; a copy gets another."""
+        """Identity of the store; a copy gets another."""
         return self.own / "id"
 
     @property
     def backup_note(self) -> Path:
-        """Of which store this one is a backup, if it is one."""
+        """In a backup: identity of the store that was backed up."""
         return self.own / "backup.json"
 
     @property
     def check_note(self) -> Path:
-        """How far the last check beside a writer came, and what it found."""
+        """Progress and findings of the last online check."""
         return self.own / "check.json"
 
     @property
     def clean_mark(self) -> Path:
-        """Left by a clean close: what opening may then take on trust."""
+        """Mark of a clean close: the state that the next opening need not check."""
         return self.own / "clean.json"

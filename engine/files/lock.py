@@ -1,9 +1,8 @@
 """The store's lock: one writer at a time (docs/format.md, 1).
 
-A POSIX record lock on byte 0 of the file `lock`, as RocketMQ takes it, so that each keeps the other out. The kernel
-drops such a lock when the process closes *any* descriptor of that file; so within a process nobody opens the file but
-this module, which remembers what the process holds. The lock is the process's, not inherited by a fork: lock after
-daemonizing.
+It is a POSIX record lock on byte 0 of the file `lock`, as RocketMQ takes it, so each excludes the other. The kernel
+drops such a lock when the process closes *any* descriptor of that file. So only this module opens the file, and it
+records the locks of the process. A fork does not inherit the lock: lock after daemonizing.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ FileId = tuple[int, int]
 
 
 class StoreLock:
-    """The lock whose file is `path`, held from construction to `release`. A context manager.
+    """The lock on the file `path`, held from construction to `release`. A context manager.
 
     Thread safety: any thread.
     """
 
-    # What this process holds: file -> process id (a fork's child holds nothing). Of the whole process, as the lock is.
+    # Locks of this process: file -> process id (a fork's child holds none). Process-wide, as the lock itself.
     _held: ClassVar[dict[FileId, int]] = {}
     _guard: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, path: Path) -> None:
-        """Take the lock, at once or not at all: StoreLockedError(pid of the holder), ObstructedError, OSError."""
+        """Take the lock without waiting. StoreLockedError (has the holder's pid), ObstructedError, OSError."""
         self.path = path
         with self._guard:
             holder = self._own_holder(path)
@@ -77,8 +76,7 @@ class StoreLock:
 
     @classmethod
     def holder(cls, path: Path) -> int | None:
-        """Process id of whoever has the lock now, this process included; None when nobody has. Changes
-        nothing. ObstructedError, OSError."""
+        """Process id of the current holder, this process included; None: not locked. ObstructedError, OSError."""
         with cls._guard:
             own = cls._own_holder(path)
             if own is not None:
@@ -101,7 +99,7 @@ class StoreLock:
         return holder if holder == os.getpid() else None
 
     def release(self) -> None:
-        """Give the lock up; calling it twice is harmless. The file stays, as RocketMQ leaves it."""
+        """Release the lock; calling it twice is harmless. The file stays, as with RocketMQ."""
         with self._guard:
             if self._held.pop(self._file_id, None) is not None:
                 os.close(self._descriptor)
@@ -116,8 +114,7 @@ class StoreLock:
 
 
 def writer_of(store: Path) -> int | None:
-    """Process id of whoever has the store at that path open for writing (0: in another pid namespace); None when nobody
-    has. OSError."""
+    """Process id of the store's writer (0: in another pid namespace); None: it is not open for writing. OSError."""
     return StoreLock.holder(StoreLayout(store).lock)
 
 
@@ -127,7 +124,7 @@ def file_id(found: os.stat_result) -> FileId:
 
 
 def _holder_of(descriptor: int) -> int | None:
-    """Process id of another process that keeps us from locking byte 0; 0 is one in another pid namespace."""
+    """Process id of another process that locks byte 0, or None; 0: in another pid namespace."""
     asked = FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     kind, _, _, _, pid = FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
     return None if kind == fcntl.F_UNLCK else pid

@@ -1,10 +1,10 @@
-"""MappedFile: one file of fixed size, mapped (docs/format.md, 3). Nothing about its state is stored in the file.
+"""MappedFile: one mapped file of fixed size (docs/format.md, 3). Its positions are not stored in the file.
 
     0 ..... flushed ..... readable ..... wrote ..... size
       on disk      visible       buffered     free
 
-Writers put bytes first and move the position that publishes them last: that is the whole reader protocol. `wrote` is
-ahead of `readable` only while a private write buffer is attached, whose bytes `commit` copies to the file.
+Reader protocol: writers write bytes first, and then move the position that publishes them. `wrote` is ahead of
+`readable` only while a private write buffer is attached; `commit` copies its bytes to the file.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _ZEROS = bytes(ZERO_CHUNK_BYTES)
 WARM_CHUNK_BYTES = 1 << 20
 REWRITTEN_BYTES = 256 << 10
 LARGE_BYTES = 64 << 10
-"""From there on a system call is cheaper than a page fault for each 4 KiB, and lets other threads run meanwhile."""
+"""Write size from which a system call is cheaper than a page fault for each 4 KiB; it also releases the GIL."""
 
 
 class Access(Enum):
-    """READ: another process may write the file. WRITE: ours. PRIVATE: writes stay in this process's memory."""
+    """READ: another process may write the file. WRITE: we write it. PRIVATE: writes stay in this process's memory."""
 
     READ = "read"
     WRITE = "write"
@@ -57,10 +57,10 @@ class Access(Enum):
 
 
 class WriteDescriptor:
-    """Descriptor of a file that is written through its map: for syncing it, and for writes too long for page faults.
-    Opened when it is needed, closed when its file is evicted.
+    """Descriptor of a file that is written through its map, for syncs and for long writes. It is opened on demand and
+    closed when the file is evicted.
 
-    Thread safety: one caller at a time of all but `write`, which may come meanwhile, from the file's one writer.
+    Thread safety: one caller at a time, except that the file's writer may call `write` concurrently.
     """
 
     __slots__ = ("_disk", "_failure", "_number", "_path", "_writing")
@@ -73,11 +73,11 @@ class WriteDescriptor:
         self._writing = threading.Lock()
 
     def take(self, number: int) -> None:
-        """Own a descriptor that was opened when the file was made."""
+        """Own the descriptor with which the file was made."""
         self._number = number
 
     def open(self) -> int:
-        """The descriptor. OSError, also when something else has the file's name."""
+        """The descriptor. OSError, also when the path is not a regular file any more."""
         if self._number < 0:
             try:
                 self._number = open_file(self._path, os.O_RDWR)
@@ -86,9 +86,8 @@ class WriteDescriptor:
         return self._number
 
     def write(self, data: bytes | bytearray | memoryview, position: int) -> bool:
-        """Write all of `data`, which readers of maps see at once; False, and nothing is done, if it is not open.
-        OSError."""
-        with self._writing:  # nobody closes it meanwhile
+        """Write `data`; readers of maps see it at once. False, and nothing is done, if it is not open. OSError."""
+        with self._writing:  # no `close` in between
             if self._number < 0:
                 return False
             rest = memoryview(data)
@@ -98,8 +97,8 @@ class WriteDescriptor:
             return True
 
     def sync(self) -> None:
-        """Return when all that was written is on disk. OSError; what the disk refused once is refused for ever, because
-        the kernel reports only once that it could not write a page."""
+        """Return when all written bytes are on disk. OSError: every later call raises it again, because the kernel
+        reports a failed page write only once."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         number = self.open()
@@ -110,7 +109,7 @@ class WriteDescriptor:
             raise
 
     def write_again(self, start: int, end: int) -> None:
-        """Have bytes [start, end) be on disk after the next sync, whatever the disk refused before. OSError."""
+        """Make the next sync write bytes [start, end), also after an earlier failure. OSError."""
         number = self.open()
         for position in range(start, end, REWRITTEN_BYTES):
             self._write_again(number, position, min(REWRITTEN_BYTES, end - position))
@@ -123,11 +122,11 @@ class WriteDescriptor:
             if error.errno != errno.EIO:
                 raise
             for page in range(position, position + size, PAGE_BYTES):
-                with suppress(OSError):  # a page that can't be read is on no disk, and not in memory either
+                with suppress(OSError):  # a page that can't be read is not in memory either
                     self._disk.write_again(number, self._path, page, min(PAGE_BYTES, position + size - page))
 
     def close(self) -> None:
-        """Give it back until it is needed again."""
+        """Close the descriptor until the next use."""
         with self._writing:
             if self._number >= 0:
                 os.close(self._number)
@@ -135,8 +134,7 @@ class WriteDescriptor:
 
 
 def next_data(descriptor: int, position: int, size: int) -> int:
-    """First position from there on that may be non-zero, `size` for none: never-written space is skipped without
-    reading it. OSError."""
+    """First position >= `position` that may be non-zero, or `size`. Holes are skipped without reading them. OSError."""
     try:
         return os.lseek(descriptor, position, os.SEEK_DATA)
     except OSError as error:  # ENXIO: only holes follow; others: the filesystem can't tell
@@ -144,7 +142,7 @@ def next_data(descriptor: int, position: int, size: int) -> int:
 
 
 def next_hole(descriptor: int, position: int, size: int) -> int:
-    """First position from there on where never-written space begins, `size` for none. OSError."""
+    """First position >= `position` of a hole (never-written space), or `size`. OSError."""
     try:
         return os.lseek(descriptor, position, os.SEEK_HOLE)
     except OSError as error:
@@ -152,10 +150,10 @@ def next_hole(descriptor: int, position: int, size: int) -> int:
 
 
 class MappedFile(FilePositions):
-    """A mapped file; mapped when first looked at. Right after construction all of it counts as written.
+    """A mapped file; it is mapped at the first access. After construction all bytes count as written.
 
-    Thread safety: one writer; any readers; `sync`, `hold`, `release`, `retire` from any thread. A view stays valid for
-    as long as it is referenced, whatever happens to this object: the map goes with its last view.
+    Thread safety: one writer; any readers; `sync`, `hold`, `release`, `retire` from any thread. A view stays valid
+    while it is referenced, even after `close`: the map is freed with its last view.
     """
 
     __slots__ = (
@@ -185,14 +183,14 @@ class MappedFile(FilePositions):
         self.size = size
         self.access = access
         self.wrote = self.readable = self.flushed = size
-        self.reads_ahead = True  # whether the kernel may read more than the page that is looked at
+        self.reads_ahead = True  # whether the kernel may read more than the accessed page
         self._disk = disk or Disk()
         self._inode = 0  # of the file that was mapped last
-        self._target = self._buffer = None  # what the writer writes to, once that was made ready; a private buffer
-        self._blank_from = size  # bytes from there on are blank: never copied from the buffer
-        self._descriptor = WriteDescriptor(path, self._disk)  # open only while there is something to write or sync
+        self._target = self._buffer = None  # memory for the writer, None: not prepared; the private write buffer
+        self._blank_from = size  # bytes from here on are blank: never copied from the buffer
+        self._descriptor = WriteDescriptor(path, self._disk)  # open only while bytes are to be written or synced
         self._anonymous = False  # memory without a file (PRIVATE)
-        self._held = 0  # so many of its first bytes came from the file
+        self._held = 0  # anonymous: number of leading bytes that came from the file
         self._holders = 0
         self._retired = False
         self._closed = False
@@ -212,9 +210,9 @@ class MappedFile(FilePositions):
         disk: Disk | None = None,
         sync: bool = False,
     ) -> MappedFile:
-        """Make the file: really allocated, all zeros, nothing written. Its name is not durable yet, its size if `sync`.
+        """Make a file of zeros with allocated space, nothing written. `sync` makes its size durable; its name is not.
 
-        StoreFullError, OSError: no file is left. PRIVATE makes no file, only memory.
+        StoreFullError, OSError: no file is left. PRIVATE uses only memory.
         """
         file = cls(path, size, access, start=start, disk=disk)
         file.set_end(0)
@@ -236,7 +234,7 @@ class MappedFile(FilePositions):
 
     @property
     def full(self) -> bool:
-        """Whether nothing more can be written."""
+        """Whether every byte was written."""
         return self.wrote >= self.size
 
     @property
@@ -246,7 +244,7 @@ class MappedFile(FilePositions):
 
     @property
     def closed(self) -> bool:
-        """Whether nobody can read it any more."""
+        """Whether the file can't be read any more."""
         return self._closed
 
     # reading
@@ -256,8 +254,8 @@ class MappedFile(FilePositions):
         return self.rest(0)
 
     def array(self, dtype: DTypeLike, position: int = 0, count: int = -1) -> np.ndarray[Any, Any]:
-        """Readable bytes from `position` on as a read-only array of shape (count,); -1: as many as there are.
-        RefusedReadError: the disk refuses one of them."""
+        """Readable bytes from `position` on as a read-only array of shape (count,); -1: all whole items.
+        RefusedReadError: the disk can't read them."""
         unit = np.dtype(dtype)
         length = (max(self.readable - position, 0) // unit.itemsize if count < 0 else count) * unit.itemsize
         view = self.view(position, length)
@@ -265,19 +263,19 @@ class MappedFile(FilePositions):
         return np.frombuffer(view, dtype=unit)
 
     def read_soon(self, position: int, length: int) -> None:
-        """Have the kernel begin to read what there is of these bytes from disk: somebody is about to look at them."""
+        """Make the kernel start reading these bytes from disk, because a reader needs them soon."""
         for found, start, size in self._unread(position, length):
             found.read_soon(start, size)
 
     def read_large(self, position: int, length: int) -> None:
-        """The same on the thread for it, unless that has much to do, and into large pages: for bytes that nobody writes
-        any more, since of such a page all is written to disk when one byte has changed."""
+        """Queue a read of these bytes into large pages on the read-ahead thread; dropped when its queue is full. Only
+        for bytes that are not written any more: one changed byte writes a whole large page to disk."""
         for found, start, size in self._unread(position, length):
             READ_AHEAD.ask(partial(found.read_large, start, size))
 
     def _unread(self, position: int, length: int) -> Iterator[tuple[FileMap, int, int]]:
-        """The map with what there is of these bytes, if it is not in memory."""
-        with suppress(ReadError):  # who looks is told
+        """Yields (map, position, size) of the existing bytes, if they are not in memory."""
+        with suppress(ReadError):  # the reader itself gets the error
             found = self._map().map
             size = min(length, len(memoryview(found)) - position)
             if size > 0 and not found.is_read(position, size):
@@ -296,8 +294,8 @@ class MappedFile(FilePositions):
         return mapped
 
     def _leave_refused(self) -> None:
-        """Drop a map with a page that the disk refused: it may read it now. What was written to a PRIVATE one is
-        nowhere else."""
+        """Drop a map with a page that the disk could not read, to try again. A written PRIVATE map is kept: it has the
+        only copy."""
         if self._mapped is None or not self._mapped.map.is_refused():
             return
         if self.access is not Access.PRIVATE or self._target is None:
@@ -315,7 +313,7 @@ class MappedFile(FilePositions):
                 raise TruncatedFileError(self.path, self.size, 0)
             written = self._written_if_little(descriptor, length)
             if written is not None:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # not more of it than was written
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # read no more than was written
                 self._keep_memory(self._read_all(descriptor, written))
             else:
                 writable, private = self.access is not Access.READ, self.access is Access.PRIVATE
@@ -324,7 +322,7 @@ class MappedFile(FilePositions):
             os.close(descriptor)  # the map keeps a duplicate of its own
 
     def _open(self, flags: int) -> int:
-        """A descriptor. RetiredFileError: there is no such file; RefusedReadError: the disk can't open it. OSError."""
+        """A descriptor. RetiredFileError: the file is missing; RefusedReadError: the disk can't open it. OSError."""
         try:
             return open_file(self.path, flags)
         except FileNotFoundError as error:
@@ -335,7 +333,7 @@ class MappedFile(FilePositions):
             raise RefusedReadError(-1, REFUSED_FILE, self.path, 0) from error
 
     def _read_all(self, descriptor: int, length: int) -> bytes:
-        """The first bytes of the file. RefusedReadError: the disk refuses one of them."""
+        """The first `length` bytes of the file. RefusedReadError: the disk can't read them."""
         found = b""
         with suppress(OSError):
             while len(found) < length and (more := os.pread(descriptor, length - len(found), len(found))):
@@ -345,8 +343,8 @@ class MappedFile(FilePositions):
         return found
 
     def _written_if_little(self, descriptor: int, length: int) -> int | None:
-        """How many bytes of the file were ever written, where it is to be read into memory: one of very many, PRIVATE,
-        that nearly consist of space that never was. Else None."""
+        """Number of written bytes if the file is to be copied to memory: PRIVATE, one of very many files, nearly all
+        hole. Else None."""
         if self.access is not Access.PRIVATE or self.reads_ahead or length < self.size:
             return None
         start = next_data(descriptor, 0, length)
@@ -357,7 +355,7 @@ class MappedFile(FilePositions):
         return written if is_little else None
 
     def _keep_memory(self, held: bytes | memoryview) -> None:
-        """Be memory that needs no descriptor from now on, with these first bytes."""
+        """Use anonymous memory, which needs no descriptor, from now on; it begins with the bytes `held`."""
         memory = FileMap(-1, self.size, writable=True, private=True)
         memory.advise(mmap.MADV_NOHUGEPAGE)  # most of it stays untouched
         memoryview(memory)[: len(held)] = held
@@ -377,18 +375,18 @@ class MappedFile(FilePositions):
     # writing
 
     def writable(self) -> memoryview:
-        """The whole file for writing in place (WRITE, PRIVATE): moves no position. StoreFullError."""
-        target = self._target  # one look: `evict` may take it back at any moment
+        """The whole file for writing in place (WRITE, PRIVATE); moves no position. StoreFullError."""
+        target = self._target  # read once: `evict` may reset it at any moment
         if target is None or (self._mapped is not None and self._mapped.map.is_refused()):
             return self._prepare_target()
         return target
 
     def ready(self, length: int) -> None:
-        """Have what there is of the next `length` bytes ready to be written. StoreFullError, RefusedReadError."""
+        """Load the next `length` bytes for writing, so that the write can't fail. StoreFullError, RefusedReadError."""
         read_through(self.writable()[self.wrote : self.wrote + length])
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
-        """Write at `wrote`, then publish; the position written at. The caller checked that it fits. StoreFullError."""
+        """Write at `wrote`, then publish; returns the position of `data`, which must fit. StoreFullError."""
         position = self.wrote
         self.write(position, data)
         self.publish(position + len(data))
@@ -397,8 +395,7 @@ class MappedFile(FilePositions):
     def append_head_last(self, data: bytes | bytearray | memoryview) -> int:
         """As `append`, but the first 8 bytes, which distinguish a record from zeros, are written last.
 
-        OSError, RefusedReadError: nothing of it is left, so that no whole record of a batch can ever be found after the
-        next append.
+        OSError, RefusedReadError: the bytes are zeroed again, so that no record of a failed batch can be found later.
         """
         target = self.writable()
         position = self.wrote
@@ -423,21 +420,21 @@ class MappedFile(FilePositions):
         target = self.writable()
         if len(data) < LARGE_BYTES or self._buffer is not None or not self._descriptor.write(data, position):
             target[position : position + len(data)] = data
-            require_read(target, position, len(data))  # of a page that the disk refused nothing is kept
+            require_read(target, position, len(data))  # bytes on a page that the disk could not read are not kept
 
     def publish(self, end: int) -> None:
-        """Bytes before `end` are written: readers may see them (with a write buffer: once they are committed)."""
+        """Make bytes before `end` readable (with a write buffer: at the next commit)."""
         self.wrote = end
         if self._buffer is None:
             self.readable = end
 
     def publish_to_end(self, end: int) -> None:
-        """Bytes before `end` are written, and the rest of the file counts as written, whatever is there."""
+        """Publish bytes before `end`; the rest of the file counts as written with arbitrary content."""
         self._blank_from = end
         self.publish(self.size)
 
     def _prepare_target(self) -> memoryview:
-        """The map for writing; a file that another program left sparse, or cut, gets its space first."""
+        """The map for writing; disk space is allocated first for a file that another program left sparse or cut."""
         if self.access is Access.READ:
             raise PermissionError(f"{self.path} is mapped for reading")
         if self.access is Access.WRITE:
@@ -451,11 +448,11 @@ class MappedFile(FilePositions):
         return target
 
     def _complete_in_memory(self) -> None:
-        """PRIVATE: a file that was cut is as long as it should be from now on, in memory."""
+        """PRIVATE: extend a cut file to its full size in memory."""
         self._keep_memory(self.whole())
 
     def warm(self) -> None:
-        """Write to every page of a file that nobody uses yet, so that its first writer waits for none."""
+        """Write to every page of an unused file, so that its first writer has no page faults."""
         pages = np.frombuffer(self.writable(), dtype=np.uint8)
         for position in range(0, self.size, WARM_CHUNK_BYTES):  # in steps: each holds the GIL for a moment only
             pages[position : position + WARM_CHUNK_BYTES : PAGE_BYTES] = 0
@@ -467,9 +464,9 @@ class MappedFile(FilePositions):
         self._buffer = self._target = buffer
 
     def commit(self, least_pages: int = 0) -> memoryview | None:
-        """Copy what was written to the file and publish it, if it touches `least_pages` (0: any byte).
+        """Copy the buffered bytes to the file and publish them, if they touch `least_pages` (0: any byte).
 
-        Returns the buffer once the file is full and the buffer done with. OSError leaves positions alone.
+        Returns the buffer once the file is full, else None. OSError leaves the positions unchanged.
         """
         with self._commit_lock:
             buffer, end = self._buffer, self.wrote
@@ -484,14 +481,14 @@ class MappedFile(FilePositions):
             return buffer
 
     def detach_buffer(self) -> memoryview | None:
-        """Take the buffer away, whatever it holds: the file is given up."""
+        """Remove and return the buffer without a commit, because the file is deleted."""
         with self._commit_lock:
             buffer, self._buffer = self._buffer, None
             self._target = None
             return buffer
 
     def due(self, done: int, ready: int, least_pages: int) -> bool:
-        """Whether bytes [done, ready) are enough to be worth a commit or flush: full file, or that many pages."""
+        """Whether bytes [done, ready) are enough for a commit or flush: they end the file, or touch `least_pages`."""
         if least_pages <= 0 or ready == self.size:
             return ready > done
         return ready // PAGE_BYTES - done // PAGE_BYTES >= least_pages
@@ -499,15 +496,13 @@ class MappedFile(FilePositions):
     # durability
 
     def set_end(self, position: int) -> None:
-        """All positions to `position`: what recovery found. The bytes stay."""
+        """Set all positions to `position`, as recovery found it. The bytes stay."""
         self._blank_from = self.size
         self.wrote = self.readable = self.flushed = position
 
     def truncate(self, position: int) -> None:
-        """All positions to `position`; the bytes after are zeroed so that they never come back, the file is synced.
-
-        READ: positions only. StoreFullError, OSError.
-        """
+        """Set all positions to `position`, zero the bytes after it, and sync. READ: positions only. StoreFullError,
+        OSError."""
         written = position if self._target is None else self.wrote
         self.set_end(position)
         if self.access is Access.READ:
@@ -519,7 +514,7 @@ class MappedFile(FilePositions):
         self.sync()
 
     def _leave_the_file(self, kept: int) -> None:
-        """PRIVATE: go on in memory that needs no descriptor, with the first `kept` bytes of the file."""
+        """PRIVATE: copy the first `kept` bytes of the file to anonymous memory, which needs no descriptor."""
         pages = self.whole()[:kept]
         with self._lock:
             self._keep_memory(pages)
@@ -529,9 +524,10 @@ class MappedFile(FilePositions):
             self._open_files.discard(self)
 
     def _zero_from(self, position: int, written: int) -> None:
-        """Zero what is not, from `position` on; what we wrote ourselves ends at `written`. A file that is too short
-        gets its length. Another one with nothing to zero is not made ready to be written: a full disk may refuse even
-        that."""
+        """Zero non-zero bytes from `position` on; our own writes end at `written`. A short file gets its full length.
+
+        Other files are prepared for writing only if they have non-zero bytes: a full disk may refuse even that.
+        """
         found = np.frombuffer(self.whole(), np.uint8)
         if len(found) < self.size:
             self.writable()
@@ -542,7 +538,7 @@ class MappedFile(FilePositions):
                     self.writable()[chunk:until] = _ZEROS[: until - chunk]
 
     def data_ranges(self, position: int = 0) -> Iterator[tuple[int, int]]:
-        """Where the file, as it was found, may be non-zero, from `position` on: what was never written is not read.
+        """Yields positions [start, end), from `position` on, that may be non-zero: the file without its holes.
         ReadError, OSError."""
         if self._is_in_memory():
             if position < self._held:
@@ -557,8 +553,8 @@ class MappedFile(FilePositions):
             os.close(descriptor)
 
     def cached_ranges(self, position: int = 0) -> Iterator[tuple[int, int]]:
-        """Positions [start, end) of the pages that the kernel has in memory, from `position` on: only there may the
-        file's bytes be others than those on disk. ReadError, OSError."""
+        """Yields positions [start, end), from `position` on, of pages in the kernel's cache: only these may differ from
+        the disk. ReadError, OSError."""
         found = self._map().map
         size = len(memoryview(found))
         if position < size:
@@ -569,14 +565,14 @@ class MappedFile(FilePositions):
                 yield max(start, position), min(end, size)
 
     def write_again(self, start: int, end: int) -> None:
-        """WRITE: have bytes [start, end) be on disk after the next sync, also where an earlier one failed: the kernel
-        may keep what it could not write as if it had. OSError."""
+        """WRITE: make the next sync write bytes [start, end), also after a failed one: the kernel may hold unwritten
+        pages for clean. OSError."""
         with self._sync_lock:
             self._descriptor.write_again(start, end)
 
     def sync(self) -> None:
-        """Bring what is readable now to disk, then move `flushed`. OSError leaves `flushed` alone, and is raised again
-        by every later call if it is the disk's."""
+        """Sync the bytes that are readable now, then move `flushed`. OSError leaves `flushed` unchanged; every later
+        call raises an error of the disk again."""
         if self.access is not Access.WRITE:
             self.flushed = self.readable
             return
@@ -595,16 +591,16 @@ class MappedFile(FilePositions):
     # life
 
     def count_in(self, open_files: OpenFiles | None) -> None:
-        """Be one of `open_files` whenever the file is mapped."""
+        """Count the file in `open_files` whenever it is mapped."""
         self._open_files = open_files
         if open_files is not None and self._mapped is not None:
             open_files.add(self)
 
     def evict(self) -> bool:
-        """Give map and descriptor back until they are needed again, what is not on disk brought there first.
+        """Sync the file, then release map and descriptor until the next access.
 
-        False, and nothing is done, while somebody holds the file or is at work on it, or when the disk refuses (the
-        next `sync` says so). Never waits for anybody.
+        False, and nothing is done, while the file is held or in use, or when the sync fails (the next `sync` raises the
+        error). Never waits for another thread.
         """
         with ExitStack() as taken:
             for lock in (self._sync_lock, self._lock):
@@ -629,12 +625,12 @@ class MappedFile(FilePositions):
         return True
 
     def hold(self) -> bool:
-        """Keep the file readable until `release`, even when retired meanwhile; False when it is retired already.
+        """Keep the file readable until `release`, even if it is retired; False when it is retired already.
 
-        TruncatedFileError, RetiredFileError. One that the disk refuses is held, too: its readers are told.
+        TruncatedFileError, RetiredFileError. A file that the disk can't read is held, too: its readers get the error.
         """
         with suppress(RefusedReadError):
-            self._map()  # a name that is gone can't be mapped later
+            self._map()  # a removed file can't be mapped later
         with self._lock:
             if self._retired or self._closed:
                 return False
@@ -650,8 +646,8 @@ class MappedFile(FilePositions):
             self.close()
 
     def retire(self) -> None:
-        """Remove the file's name; its bytes stay readable for those who hold it. OSError when it can't be removed."""
-        with self._sync_lock:  # a sync must not look for a name that is going
+        """Remove the file's name; its bytes stay readable for holders. OSError: it can't be removed."""
+        with self._sync_lock:  # a sync must not open the name during its removal
             if self.access is Access.WRITE:
                 unlink(self.path)
             with self._lock:
@@ -661,20 +657,20 @@ class MappedFile(FilePositions):
             self.close()
 
     def is_replaced(self) -> bool:
-        """Whether the name leads to another file than the one that was mapped last, if any was."""
+        """Whether the path has another file now than the one that was mapped last."""
         try:
             return self._inode not in (0, os.stat(self.path).st_ino)
         except FileNotFoundError:
             return True
 
     def unmap(self) -> None:
-        """Give the map back (once the last view is gone); the next look maps again. Does nothing while it is needed."""
+        """Release the map; the next access maps again. Does nothing while the file is held, buffered or PRIVATE."""
         with self._lock:
             if self.access is not Access.PRIVATE and not self._holders and self._buffer is None:
                 self._mapped = self._target = None
 
     def close(self) -> None:
-        """Drop map and descriptor; later views raise RetiredFileError. Holders are not waited for."""
+        """Release map and descriptor without waiting for holders; later views raise RetiredFileError."""
         with self._lock:
             self._closed = True
             self._mapped = self._target = None
@@ -685,11 +681,11 @@ class MappedFile(FilePositions):
 
 
 def unread_end(file: MappedFile, start: int = 0, stop: int | None = None) -> int:
-    """The position after the last readable byte of a file in [start, stop), None: to its end, that the disk refuses to
-    read; `start` when it refuses none. Space that was never written is not read. ReadError, OSError."""
+    """Position after the last byte in [start, stop) that the disk can't read; `start` when it can read all. `stop`
+    None: the end of the readable bytes. Holes are not read. ReadError, OSError."""
     try:
         view, ranges = file.pages()[:stop], list(file.data_ranges(start))
-    except RefusedReadError:  # all of it
+    except RefusedReadError:  # the whole file
         return file.readable if stop is None else min(stop, file.readable)
     for first, after in reversed(ranges):
         end = refused_end(view[first:after])
@@ -699,8 +695,8 @@ def unread_end(file: MappedFile, start: int = 0, stop: int | None = None) -> int
 
 
 def used_end(file: MappedFile, start: int = 0) -> int:
-    """The position after the last readable byte of a file, from `start` on, that is not zero; `start` when all are.
-    Space that was never written is not read. ReadError, OSError."""
+    """Position after the last non-zero readable byte, from `start` on; `start` when all are zero. Holes are not read.
+    ReadError, OSError."""
     view = file.pages()
     for first, after in reversed(list(file.data_ranges(start))):
         end = _nonzero_end(view[: min(after, len(view))], first)

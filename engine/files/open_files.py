@@ -1,9 +1,8 @@
-"""Open files: how many a store keeps mapped at once, whatever the number of its queues.
+"""Open files: limits the number of mapped files of a store, independent of the number of its queues.
 
-A map holds a descriptor, and so does a file that is written to; a process has few of them (1,024 where nobody says
-otherwise). So files are counted when they are mapped; beyond a limit, those that were mapped longest ago are evicted.
-Whoever needs one again maps it again. Evicting a file that was written lately costs a sync: a publisher that cycles
-through more queues than that needs more descriptors to be fast.
+A map holds a descriptor, and so does a file that is written to. A process has few descriptors (by default 1,024). So
+mapped files are counted; beyond a limit, those mapped longest ago are evicted, and mapped again at the next access.
+Evicting a recently written file costs a sync: a publisher that cycles through more queues needs more descriptors.
 """
 
 from __future__ import annotations
@@ -14,30 +13,30 @@ from collections import OrderedDict
 from typing import Protocol
 
 SHARE_OF_DESCRIPTORS = 3 / 8
-"""Files a descriptor: each may hold two, and a quarter is left for everything else."""
+"""Mapped files per descriptor: a file may hold two, and a quarter is left for other uses."""
 MOST_FILES = 16_384
-"""Far below the number of maps that Linux lets a process have (65,530)."""
+"""Far below Linux's limit of maps a process (65,530)."""
 TRIES = 4
 
 
 class Evictable(Protocol):
-    """What can be evicted: a mapped file."""
+    """A mapped file that can be evicted."""
 
     def evict(self) -> bool:
-        """Give map and descriptors back, if nobody is at work on the file; whether that was so. Never waits."""
+        """Release map and descriptors; False, and nothing is done, while the file is in use. Never waits."""
 
 
 class OpenFiles:
-    """The mapped files of a store, the one that was mapped longest ago first. Thread safety: any thread."""
+    """The mapped files of a store in the order of their mapping. Thread safety: any thread."""
 
     def __init__(self, limit: int | None = None) -> None:
-        """`limit` files are kept; None: as many as suit the process's limit of descriptors."""
+        """Keep up to `limit` files mapped; None: `files_allowed()`."""
         self._limit = limit or files_allowed()
         self._lock = threading.Lock()
         self._files: OrderedDict[Evictable, None] = OrderedDict()
 
     def add(self, file: Evictable) -> None:
-        """`file` was mapped: evict others while there are too many. Those in use stay."""
+        """Add a file that was mapped; evict others over the limit, except those in use."""
         with self._lock:
             self._files[file] = None
             self._files.move_to_end(file)
@@ -54,12 +53,12 @@ class OpenFiles:
             return self._files.popitem(last=False)[0] if len(self._files) > self._limit else None
 
     def discard(self, file: Evictable) -> None:
-        """`file` is not mapped any more."""
+        """Remove a file that is not mapped any more."""
         with self._lock:
             self._files.pop(file, None)
 
 
 def files_allowed() -> int:
-    """How many files to keep mapped, by the process's soft limit of descriptors now."""
+    """Number of files to keep mapped, from the process's current soft limit of descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_FILES if soft == resource.RLIM_INFINITY else max(min(int(soft * SHARE_OF_DESCRIPTORS), MOST_FILES), 1)

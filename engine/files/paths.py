@@ -1,18 +1,18 @@
-"""Paths below a store: opened, made, renamed and removed without being led anywhere else.
+"""Paths below a store: opens, makes, renames and removes files without following planted links.
 
-A store may belong to a user who is not us: root serves or repairs what a broker's user owns. Who may write a folder can
-plant links there, and a name that root follows would change a file of somebody else. So this module alone opens, makes
-and removes what is below a store, and keeps these rules:
+A store may belong to another user: root serves or repairs a store of a broker's user. That user can plant links in the
+store's folders, and root would change files of other users through them. So only this module opens, makes and removes
+files below a store, by these rules:
 
-- A symbolic link, wherever it is in a path, is followed only if it belongs to root or to us: what an administrator made
-  to have `commitlog` on another disk. Any other is refused by name. Callers resolve the root of a store once, so that
-  the path to it may hold any links.
-- A file is made under a name that was not there (O_EXCL), or without one; never over what somebody planted.
-- What is opened is a regular file. A FIFO, socket or device is refused at once, and never waited for.
-- A file with several names is not written if its owner is not that of its folder: a hard link that was planted.
-- What root makes belongs to the owner of the folder that it is made in, who can go on with it later.
-- While a store is open for writing its folders are held: once another folder, or none, has their path (the store was
-  moved, its disk unmounted), nothing is opened for writing, made or removed there.
+- A symbolic link anywhere in a path is followed only if it belongs to root or to us: an administrator may put
+  `commitlog` on another disk. Other links are refused by name. Callers resolve the root of a store once, so the path to
+  the store may contain any links.
+- A new file gets a name that did not exist (O_EXCL), or none, so a planted file is never written.
+- Only regular files are opened. A FIFO, socket or device is refused without waiting.
+- A file with several names is not written if its owner is not its folder's: it may be a planted hard link.
+- Files and folders made by root get the owner of their folder, who can use them later.
+- The folders of a store open for writing are held: once their path leads to another folder or to none (the store was
+  moved, its disk unmounted), no file there is opened for writing, made or removed.
 
 Paths are absolute. Thread safety: any thread.
 """
@@ -47,7 +47,7 @@ _KINDS = {
 
 class _HeldFolder:
     held: ClassVar[tuple[_HeldFolder, ...]] = ()
-    """All of the process. Replaced, never changed: who looks takes no lock."""
+    """All held folders of the process. The tuple is replaced, never changed, so readers need no lock."""
     _changing: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, path: Path) -> None:
@@ -76,15 +76,15 @@ class _HeldFolder:
 
 
 def hold_folder(path: Path) -> Callable[[], None]:
-    """Until the returned function is called, each change below the folder `path` is refused with ESTALE once it is no
-    longer the folder that it is now. OSError."""
+    """Refuse changes below `path` with ESTALE once the path leads to another folder than now. The returned function
+    ends this. OSError."""
     folder = _HeldFolder(path)
     folder.begin()
     return folder.end
 
 
 def require_held(path: Path) -> None:
-    """OSError (ESTALE) when `path` is below a held folder that is no longer there."""
+    """OSError (ESTALE): `path` is below a held folder that was moved or unmounted."""
     text = str(path)
     for folder in _HeldFolder.held:
         if folder.holds(text):
@@ -92,7 +92,7 @@ def require_held(path: Path) -> None:
 
 
 def store_root(path: Path | str) -> Path:
-    """Where the store at `path` really is: the path to it may hold links, those below it are looked at."""
+    """Resolve all links in the path to a store; links below the returned path are checked at each use."""
     return Path(os.path.realpath(path))
 
 
@@ -100,10 +100,7 @@ def store_root(path: Path | str) -> Path:
 
 
 def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of the regular file at `path`, which is there. ObstructedError, OSError.
-
-    `flags` say how it is used: O_RDONLY or O_RDWR.
-    """
+    """A descriptor of the existing regular file at `path`; `flags`: O_RDONLY or O_RDWR. ObstructedError, OSError."""
     if flags & os.O_ACCMODE != os.O_RDONLY:
         require_held(path)
     folder = _enter(path.parent)
@@ -127,11 +124,11 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 REFUSED = frozenset({errno.EIO, errno.EBADMSG, errno.EUCLEAN})
-"""What a disk answers that can't read what it has."""
+"""Error numbers of a disk that can't read its data."""
 
 
 def is_refused_read(error: OSError) -> bool:
-    """Whether the disk could not read what is there."""
+    """Whether the disk could not read existing data."""
     return error.errno in REFUSED
 
 
@@ -149,9 +146,9 @@ def read_file(path: Path, most_bytes: int) -> bytes:
 
 
 def require_file(path: Path) -> None:
-    """ObstructedError when something is at `path` that can't be opened as a file and written. OSError.
+    """ObstructedError: `path` exists and can't be opened as a file and written. OSError.
 
-    Opens nothing: to close a descriptor of the store's lock would drop it.
+    The file is not opened, because closing a descriptor of the store's lock would drop the lock.
     """
     with suppress(FileNotFoundError, NotADirectoryError), _folder_of(path) as (folder, _):
         last_folder, name = _resolve(path)
@@ -178,7 +175,7 @@ def open_folder(path: Path) -> int:
 
 
 def create_file(path: Path) -> int:
-    """A descriptor, for reading and writing, of a new, empty file. FileExistsError, whatever is there; OSError."""
+    """A descriptor, for reading and writing, of a new, empty file. FileExistsError: the name exists; OSError."""
     with _folder_of(path) as (folder, name):
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FILE, FILE_MODE, dir_fd=folder)
         _give_to_owner(descriptor, folder)
@@ -186,7 +183,7 @@ def create_file(path: Path) -> int:
 
 
 def open_or_create(path: Path) -> int:
-    """As `open_file` for writing; where nothing is, as `create_file`."""
+    """As `open_file` for writing; if the file is missing, as `create_file`."""
     try:
         return open_file(path, os.O_RDWR)
     except FileNotFoundError:
@@ -194,7 +191,7 @@ def open_or_create(path: Path) -> int:
 
 
 def create_unnamed(folder: Path) -> int:
-    """A descriptor of a new file without a name, for `give_name`. OSError where the filesystem knows no such files."""
+    """A descriptor of a new file without a name, for `give_name`. OSError: the filesystem does not support this."""
     require_held(folder)
     inside = _enter(folder)
     try:
@@ -208,13 +205,13 @@ def create_unnamed(folder: Path) -> int:
 def give_name(descriptor: int, path: Path) -> None:
     """Name the file that `create_unnamed` made. FileExistsError, OSError."""
     with _folder_of(path) as (folder, name):
-        # with a directory descriptor Python calls linkat(AT_SYMLINK_FOLLOW), which is what names an unnamed file
+        # with a directory descriptor Python calls linkat(AT_SYMLINK_FOLLOW), which can name an unnamed file
         os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=descriptor, dst_dir_fd=folder)
 
 
 def make_folder(path: Path, *, keep_owner: bool = True, mode: int = 0o777) -> None:
-    """Make a folder, of that mode but for the umask, in one that is there; `keep_owner` of that one. FileExistsError,
-    OSError."""
+    """Make a folder with `mode` minus the umask in an existing one; `keep_owner`: with that one's owner.
+    FileExistsError, OSError."""
     with _folder_of(path) as (folder, name):
         os.mkdir(name, mode, dir_fd=folder)
         if not keep_owner:
@@ -230,13 +227,13 @@ def make_folder(path: Path, *, keep_owner: bool = True, mode: int = 0o777) -> No
 
 
 def rename(source: Path, target: Path) -> None:
-    """Give what is at `source` the name `target`; a file that is there is replaced. OSError."""
+    """Rename `source` to `target`; an existing file there is replaced. OSError."""
     with _folder_of(source) as (here, name), _folder_of(target) as (there, new_name):
         os.replace(name, new_name, src_dir_fd=here, dst_dir_fd=there)
 
 
 def unlink(path: Path) -> None:
-    """Remove a name that is no folder's; one that is missing is fine. OSError."""
+    """Remove a name that is not a folder's; a missing name is no error. OSError."""
     with suppress(FileNotFoundError), _folder_of(path) as (folder, name):
         os.unlink(name, dir_fd=folder)
 
@@ -248,7 +245,7 @@ def remove_folder(path: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder and all that is in it; one that is missing is fine. OSError."""
+    """Remove a folder and its contents; a missing folder is no error. OSError."""
     with suppress(FileNotFoundError), _folder_of(path) as (folder, name):
         shutil.rmtree(name, dir_fd=folder)
 
@@ -258,7 +255,7 @@ def remove_tree(path: Path) -> None:
 
 @contextmanager
 def _folder_of(path: Path) -> Iterator[tuple[int, str]]:
-    """The folder that `path` is in, as a descriptor, and the name in it. What fails names the path."""
+    """Yields a descriptor of the parent folder of `path`, and the name in it. An OSError in the block gets the path."""
     require_held(path)
     folder = _enter(path.parent)
     try:
@@ -272,7 +269,7 @@ def _folder_of(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _enter(folder: Path) -> int:
-    """A descriptor (O_PATH) of a folder. Nearly always no link is on the way: the kernel says so in one call."""
+    """A descriptor (O_PATH) of a folder. One readlink shows in most cases that the path has no links."""
     descriptor = os.open(folder, _FOLDER)
     with suppress(OSError):  # no /proc, or a very long path
         if os.readlink(f"/proc/self/fd/{descriptor}") == str(folder):
@@ -286,7 +283,7 @@ def _enter(folder: Path) -> int:
 
 
 def _resolve(path: Path) -> tuple[int, str]:
-    """The folder (O_PATH) and name that `path` leads to, each link on the way looked at. ObstructedError, OSError."""
+    """Follow `path` with a check of each link; returns the last folder (O_PATH) and name. ObstructedError, OSError."""
     waiting = _names(str(path.absolute()))
     here, links = os.open("/", _FOLDER), 0
     try:
@@ -327,7 +324,7 @@ def _instead(old: int, new: int) -> int:
 
 
 def _target(path: Path, name: str, found: int) -> str | None:
-    """Where a link leads; None when it is no link. ObstructedError when it is not one to follow."""
+    """Target of a link; None when it is no link. ObstructedError: the link must not be followed."""
     status = os.fstat(found)
     if not stat.S_ISLNK(status.st_mode):
         return None
@@ -362,7 +359,7 @@ def _with_path(error: OSError, path: Path) -> OSError:
 
 
 def _give_to_owner(descriptor: int, folder: int) -> None:
-    """Root's new file or folder goes to the owner of the folder it is in, where the filesystem knows owners."""
+    """Give a new file or folder of root to the owner of its folder, if the filesystem supports owners."""
     if os.geteuid() != 0:
         return
     owner, made = os.fstat(folder), os.fstat(descriptor)

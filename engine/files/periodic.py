@@ -1,4 +1,4 @@
-"""A thread that does one piece of work again and again."""
+"""A thread that repeats one piece of work."""
 
 import logging
 import threading
@@ -13,8 +13,8 @@ class PeriodicThread:
     def __init__(
         self, name: str, interval_ms: int, work: Callable[[], None], *, failed: Callable[[Exception], None]
     ) -> None:
-        """`work` handles the errors that it expects. Another one is logged and passed to `failed`, and the thread
-        ends."""
+        """`work` handles the errors that it expects. Any other error is logged, passed to `failed`, and ends the
+        thread."""
         self._interval_seconds = interval_ms / 1000
         self._work = work
         self._failed = failed
@@ -22,11 +22,11 @@ class PeriodicThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin; the first call of `work` comes after one interval."""
+        """Start the thread; it calls `work` first after one interval."""
         self._thread.start()
 
     def close(self) -> None:
-        """Return when `work` is done and will not be called again. Calling it twice is harmless."""
+        """Return when `work` has returned and will not be called again. Calling it twice is harmless."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()

@@ -1,7 +1,7 @@
-"""Preallocation: files for a queue to grow into, made ahead on a thread (docs/format.md, 3).
+"""Preallocation: makes a file queue's next files ahead, on a thread (docs/format.md, 3).
 
-A file is truly allocated before anybody writes to it: a full disk is an error at a moment when it can be answered,
-never a fault in the middle of a copy.
+Disk space is allocated before the first write. So a full disk raises an error that a caller can handle, and never a
+SIGBUS during a copy.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from engine.files.mapped_file import Access, MappedFile
 
 
 class Preallocator(FileSource):
-    """Makes the file that is asked for and the one after it, durably named, on a thread of its own.
+    """Makes the requested file and the next one on its own thread; their names are durable.
 
-    So the file after the one being written is normally there before it is needed. A full disk is raised to the one
-    who takes the file; each demand tries again. Thread safety: any thread.
+    So the next file normally exists before it is needed. `take` raises the error of a full disk, and each `take` tries
+    again. Thread safety: any thread.
     """
 
     names_durable = True
 
     def __init__(self, directory: Path | LogPaths, file_bytes: int, disk: Disk, *, warm: bool = False) -> None:
-        """`warm`: write to every page of a file before it is handed out."""
+        """`warm`: write to every page of a file before `take` returns it."""
         super().__init__(directory, file_bytes, Access.WRITE, disk)
         self._warm = warm
         self._changed = threading.Condition()
@@ -39,8 +39,8 @@ class Preallocator(FileSource):
         self._thread: threading.Thread | None = None  # from the first demand on
 
     def take(self, start: int) -> MappedFile:
-        """As `FileSource.take`; asks for the file after it, too. Whatever made the thread fail is raised here.
-        StoreClosedError after `close`."""
+        """As `FileSource.take`; requests the next file, too. Raises any error of the thread. StoreClosedError after
+        `close`."""
         with self._changed:
             self._start()
             self._failed.clear()
@@ -54,12 +54,12 @@ class Preallocator(FileSource):
             return self._ready.pop(start)
 
     def restore(self, file: MappedFile) -> None:
-        """As `FileSource.restore`: kept for the next demand."""
+        """As `FileSource.restore`: the file is kept for a later `take`."""
         with self._changed:
             self._ready[file.start] = file
 
     def close(self) -> None:
-        """As `FileSource.close`. Waits for a file being made. OSError when one can't be deleted."""
+        """As `FileSource.close`. Waits for a file that is being made. OSError: a file can't be deleted."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -90,7 +90,7 @@ class Preallocator(FileSource):
             made: MappedFile | BaseException
             try:
                 made = self._make_durably(start)
-            except BaseException as error:  # whatever it is: who takes the file waits for it
+            except BaseException as error:  # `take` waits for the file and raises this
                 made = error
             self._finish(start, made)
 

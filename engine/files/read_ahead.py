@@ -1,4 +1,4 @@
-"""Reading ahead: one thread of the process brings to memory what somebody will want next."""
+"""Read-ahead: one thread of the process loads data into memory before it is needed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from queue import Empty, Full, Queue
 log = logging.getLogger(__name__)
 
 MOST_WAITING = 8
-"""A disk that is further behind than that gains nothing from being asked for more."""
+"""Length of the queue of work: a slower disk gains nothing from more requests."""
 IDLE_SECONDS = 10.0
 
 
 class ReadAhead:
-    """Does what it is asked for on a thread that ends when it is idle; drops what it has no room for. Thread safety:
-    any thread."""
+    """Runs work on a thread that ends when idle; work is dropped when the queue is full. Thread safety: any thread."""
 
     def __init__(self) -> None:
         self._waiting: Queue[Callable[[], None]] = Queue(MOST_WAITING)
@@ -24,7 +23,7 @@ class ReadAhead:
         self._runs = False
 
     def ask(self, work: Callable[[], None]) -> None:
-        """Have `work` done soon, or not at all: nothing may depend on it. Never waits and never raises."""
+        """Queue `work`, or drop it: it must be optional. Never waits and never raises."""
         with self._lock:
             try:
                 self._waiting.put_nowait(work)
@@ -33,7 +32,7 @@ class ReadAhead:
                     self._runs = True
             except Full:
                 return
-            except RuntimeError:  # no thread can be had now: who looks reads it
+            except RuntimeError:  # no thread can be started now: the reader itself loads the data
                 self._waiting.get_nowait()
 
     def _run(self) -> None:
@@ -47,7 +46,7 @@ class ReadAhead:
         try:
             return self._waiting.get(timeout=IDLE_SECONDS)
         except Empty:
-            with self._lock:  # nobody asks meanwhile
+            with self._lock:  # no `ask` in between
                 self._runs = not self._waiting.empty()
                 return self._waiting.get_nowait() if self._runs else None
 

@@ -1,9 +1,9 @@
-"""Scratch directories: files of one process, which nobody else reads and which go when it ends.
+"""Scratch directories: private files of one process, removed when it ends.
 
-    PARENT/<prefix><random>/      locked (flock) as long as the process lives
+    PARENT/<prefix><random>/      locked (flock) while the process runs
 
-What a killed one left behind is removed by the next that starts there. A directory may be removed between its making
-and its locking: whoever made it sees that it has no name any more, and makes another one.
+The next process that uses the parent removes directories of killed processes. It may remove a new directory before that
+is locked; the process that made it notices the removal and makes another one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 from engine.files.disk import make_directory
 
 _LOCK = "lock"
-"""In directories of earlier versions: this file is locked, and not the directory."""
+"""Earlier versions locked this file instead of the directory."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ScratchDirectory:
-    """A new directory of our own below a parent, which is made if it is missing. Thread safety: none."""
+    """A new private directory below a parent, which is made if it is missing. Thread safety: none."""
 
     def __init__(self, parent: Path, prefix: str) -> None:
         """OSError."""
@@ -35,23 +35,23 @@ class ScratchDirectory:
         while made is None:
             made = _make_locked(parent, prefix)
         self.path, self._descriptor = made
-        if os.geteuid() == 0:  # in a store of another user's, who can then remove what a killed daemon left
+        if os.geteuid() == 0:  # the store's owner can then remove the directory after a kill of the daemon
             owner = parent.stat()
             os.fchown(self._descriptor, owner.st_uid, owner.st_gid)
 
     def close(self) -> None:
-        """Remove it with all that is in it."""
+        """Remove the directory with its contents."""
         shutil.rmtree(self.path, ignore_errors=True)
         os.close(self._descriptor)
 
 
 def _make_locked(parent: Path, prefix: str) -> tuple[Path, int] | None:
-    """A new directory and its descriptor, locked; None when another process has just taken it for abandoned."""
+    """A new locked directory and its descriptor; None: another process has just removed it as abandoned."""
     path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     descriptor = -1
     try:
         descriptor = os.open(path, _FOLDER)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # who has it removes the directory, and lets it go
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # a process that holds it is removing the directory, and soon unlocks
     except FileNotFoundError:
         return None
     except BaseException:
@@ -73,10 +73,10 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def remove_abandoned(parent: Path, prefix: str) -> None:
-    """Remove directories of ours, or of the owner of `parent`, whose process is gone; nothing else of that name."""
+    """Remove directories of ended processes that belong to us or to the owner of `parent`; other members stay."""
     owners = {os.geteuid(), parent.stat().st_uid}
     for directory in parent.glob(prefix + "*"):
-        with suppress(OSError):  # a link, a file, or being made this moment
+        with suppress(OSError):  # a link, a file, or a directory that is being made
             opened = os.open(directory, _FOLDER)
             try:
                 if os.fstat(opened).st_uid in owners:

@@ -1,4 +1,4 @@
-"""Watch: whether a directory may hold other names than before, or a file other bytes, for one stat each."""
+"""Watch: detects with one stat each whether a directory's names or a file's bytes may have changed."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import time
 from pathlib import Path
 
 SAME_TICK_NS = 100_000_000
-"""What changed so recently may change again without its time changing."""
+"""A file changed more recently than this may change again without a new modification time."""
 _MISSING = 0
 _UNKNOWN = -1
 
 
 class Watch:
-    """Looks at the modification times of directories or files. Not thread safe."""
+    """Compares the modification times of directories or files. Not thread safe."""
 
     def __init__(self, *paths: Path) -> None:
         self._paths = paths
         self._seen_ns = [_UNKNOWN] * len(paths)
 
     def changed(self) -> bool:
-        """Whether one was changed since the call before, or so lately that it might be changing; True at first."""
+        """Whether a path changed since the previous call, or within SAME_TICK_NS; True at the first call."""
         is_changed = False
         for number, path in enumerate(self._paths):
             try:
@@ -34,5 +34,5 @@ class Watch:
         return is_changed
 
     def forget(self) -> None:
-        """What was to be done about a change failed: the next call says that there was one."""
+        """Make the next `changed` return True, because the caller failed to handle a change."""
         self._seen_ns = [_UNKNOWN] * len(self._paths)

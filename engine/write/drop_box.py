@@ -1,12 +1,12 @@
 """DropBox: files that become messages, once and whole (docs/format.md, 13).
 
     STORE/fsstore/drop/<topic>/<queue id, or `all`>/
-        staged/<name>              what is being written, or waits for its final name
-        sent/<id>-<end>/<name>     being published, or published, under the UNIQ_KEY <id>; the log ended at <end> before
+        staged/<name>              file being written, or waiting for its final name
+        sent/<id>-<end>/<name>     file being published, or published, under UNIQ_KEY <id>; the log ended at <end> then
 
-A file moves from `staged` to `sent` before its message is put, and stays there until the log that holds it is on disk.
-So whoever opens the store next finds each file that may have been put, and the index tells whether it was. What is
-staged then stays so: nobody knows whether it was written to its end.
+A file moves from `staged` to `sent` before its message is put, and stays there until the message is on disk. So the
+next opening finds each file that may have been put, and the index shows whether it was. Staged files then stay staged,
+because they may be incomplete.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from engine.results import PutResult
 from engine.write.drop_owner import FileOwner, give_to, owner_of
 
 FILE_NAME = "FILE_NAME"
-"""The property that holds a file's name."""
+"""Message property with the file's name."""
 STAGED, SENT = "staged", "sent"
 ALL_QUEUES = "all"
 _QUEUE = re.compile(r"0|[1-9][0-9]{0,9}")
 _SENT_NAME = re.compile(r"([0-9A-F]{32})-(0|[1-9][0-9]{0,18})")
-"""UNIQ_KEY, and where the log ended."""
+"""UNIQ_KEY, and the physical end of the log."""
 
 
 class DropStore(Protocol):
-    """What a box asks of its store."""
+    """The methods of a store that a box uses."""
 
     def put(self, message: Message, queue: int | None = None) -> PutResult: ...
 
@@ -58,24 +58,24 @@ class DropStore(Protocol):
 
 @dataclass(eq=False)
 class DroppedFile:
-    """A file of a box, by its name now."""
+    """A file of a box with its current name."""
 
     name: str
     number: int
-    """Its inode on disk: the same under another name."""
+    """Inode number on disk, which a rename does not change."""
     owner: FileOwner | None
-    """None: nobody knows."""
+    """None: unknown."""
     sent: str = ""
-    """The folder below `sent`; empty: it is staged."""
+    """Name of its folder below `sent`; empty: the file is staged."""
     physical_end: int = 0
-    """Of its message, if it is one."""
+    """Physical offset just past its message; 0: it is not put yet."""
     sent_ms: int = 0
     is_removed: bool = False
 
 
 class Sending:
-    """A file on its way to become a message, between `DropBox.begin` and `finish`. `put` touches nothing of the box:
-    any thread may call it."""
+    """A file that is being published, between `DropBox.begin` and `finish`. Any thread may call `put`: it does not use
+    the box."""
 
     def __init__(self, file: DroppedFile, old_name: str, put: Callable[[], int]) -> None:
         self.file = file
@@ -89,19 +89,19 @@ class Sending:
         return self._end.done()
 
     def put(self) -> None:
-        """Put the message; whatever goes wrong is told by `physical_end`."""
+        """Put the message; `physical_end` raises its error."""
         try:
             self._end.set_result(self._put())
         except Exception as error:
             self._end.set_exception(error)
 
     def physical_end(self) -> int:
-        """Behind the message. StoreError as `MessageStore.put`, OSError."""
+        """Physical offset just past the message. StoreError as `MessageStore.put`, OSError."""
         return self._end.result()
 
 
 class DropBox:
-    """The box of a topic or of one of its queues. Thread safety: one caller at a time, but for `Sending.put`."""
+    """The box of a topic or of one of its queues. Thread safety: one caller at a time, except `Sending.put`."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class DropBox:
         clock: Callable[[], int],
         limit_bytes: int,
     ) -> None:
-        """Finds what is there; a file of more than `limit_bytes` is no message. OSError, ObstructedError."""
+        """Load the box's files; a file of more than `limit_bytes` can't be put. OSError, ObstructedError."""
         self.topic = topic
         self.queue = queue
         self._store = store
@@ -121,13 +121,13 @@ class DropBox:
         self._folder = folder / topic / (ALL_QUEUES if queue is None else str(queue))
         self._staged = str(self._folder / STAGED)
         self.files: dict[str, DroppedFile] = {}
-        """What is shown, by name; not to be changed."""
+        """Shown files by name; read-only."""
         self.by_number: dict[int, DroppedFile] = {}
-        """What is on disk, by its number; not to be changed."""
+        """Files on disk by number; read-only."""
         for found in _files_in(self._folder / STAGED):
             self._show(DroppedFile(*found))
         self.sent = sorted(self._find_sent(), key=lambda file: file.sent_ms)
-        """What `sent` had when this was made, the oldest first."""
+        """Files found in `sent` at construction, oldest first."""
         for file in reversed(self.sent):
             file.is_removed = self.files.setdefault(file.name, file) is not file
             self.by_number[file.number] = file
@@ -139,19 +139,19 @@ class DropBox:
             if _SENT_NAME.fullmatch(name):
                 for found in _files_in(folder):
                     yield DroppedFile(*found, name, end, folder.lstat().st_mtime_ns // 1_000_000)
-                with suppress(OSError):  # a kill came before a file was moved there
+                with suppress(OSError):  # it is empty if the process was killed before it moved the file
                     remove_folder(folder)
 
     def _show(self, file: DroppedFile) -> None:
         self.files[file.name] = self.by_number[file.number] = file
 
     def path(self, file: DroppedFile) -> Path:
-        """Where a file is on disk."""
+        """Path of a file on disk."""
         return self._folder / SENT / file.sent / file.name if file.sent else self._folder / STAGED / file.name
 
     def status(self, file: DroppedFile) -> os.stat_result:
         """Size and times of a file. OSError."""
-        return os.lstat(self.path(file) if file.sent else f"{self._staged}/{file.name}")  # a listing asks for many
+        return os.lstat(self.path(file) if file.sent else f"{self._staged}/{file.name}")  # fast, for long listings
 
     def create(self, name: str, owner: FileOwner) -> tuple[DroppedFile, int]:
         """A new, staged file, and a descriptor to read and write it. FileExistsError, OSError."""
@@ -169,11 +169,11 @@ class DropBox:
         return file, descriptor
 
     def descriptor(self, file: DroppedFile, *, writing: bool) -> int:
-        """For who opens a file. OSError, ObstructedError."""
+        """A new descriptor of a file. OSError, ObstructedError."""
         return open_file(self.path(file), os.O_RDWR if writing else os.O_RDONLY)
 
     def set_owner(self, file: DroppedFile, owner: FileOwner, opened: int | None = None) -> None:
-        """It is somebody else's, or others may use it; `opened` is a descriptor of it. OSError, ObstructedError."""
+        """Change owner and mode of a file; `opened` is a descriptor of it, if any. OSError, ObstructedError."""
         descriptor = open_file(self.path(file)) if opened is None else opened
         try:
             give_to(descriptor, owner)
@@ -183,7 +183,7 @@ class DropBox:
         file.owner = owner
 
     def rename(self, file: DroppedFile, name: str) -> None:
-        """Give it another name, in place of what has that one. OSError."""
+        """Rename a file; another file of that name is replaced. OSError."""
         before, other = self.path(file), self.files.get(name)
         if other is not None and other is not file and other.sent != file.sent:
             self.remove(other)
@@ -199,13 +199,13 @@ class DropBox:
         self.files[name] = file
 
     def remove(self, file: DroppedFile) -> None:
-        """Show it no longer; what is a message stays one. OSError."""
+        """Remove a file from the box; a published message stays. OSError."""
         if not file.sent:
             unlink(self.path(file))
         self._forget(file)
 
     def _forget(self, file: DroppedFile) -> None:
-        """It has no name any more; what was sent keeps its number until it is discarded."""
+        """Remove a file from `files`; a sent file stays in `by_number` until `discard`."""
         file.is_removed = True
         if self.files.get(file.name) is file:
             del self.files[file.name]
@@ -213,12 +213,12 @@ class DropBox:
             del self.by_number[file.number]
 
     def change(self, file: DroppedFile) -> None:
-        """It is about to become other than the message that it is: staged again. OSError."""
+        """Stage a sent file again, because its content is about to differ from its message. OSError."""
         if file.sent and not file.is_removed:
             self._take_back(file, file.name)
 
     def _take_back(self, file: DroppedFile, name: str) -> None:
-        """Stage a file under a name that is free there. OSError."""
+        """Move a file back to `staged` under a free name. OSError."""
         make_directory(self._folder / STAGED, mode=0o700)
         rename(self.path(file), self._folder / STAGED / name)
         folder = self._folder / SENT / file.sent
@@ -229,15 +229,14 @@ class DropBox:
     # becoming a message
 
     def send(self, file: DroppedFile, name: str) -> int:
-        """Make a staged file a message, and give it that name; the physical offset behind it. As it was after an error:
-        StoreError as `MessageStore.put`, OSError."""
+        """Publish a staged file under `name`; returns the physical offset just past its message. An error leaves the
+        file staged: StoreError as `MessageStore.put`, OSError."""
         sending = self.begin(file, name)
         sending.put()
         return self.finish(sending)
 
     def begin(self, file: DroppedFile, name: str) -> Sending:
-        """As `send`, which is done when the sending was put and finished; until then nobody else is to do anything with
-        the file. OSError."""
+        """First step of `send`; call `Sending.put`, then `finish`. The file must not be used until then. OSError."""
         key, staged, old_name = os.urandom(16).hex().upper(), self.path(file), file.name
         sent = f"{key}-{self._store.physical_end}"
         path = self._folder / SENT / sent / name
@@ -252,7 +251,7 @@ class DropBox:
         return Sending(file, old_name, lambda: self._put(path, key))
 
     def finish(self, sending: Sending) -> int:
-        """The physical offset behind the message; the file is that from now on. Errors as `send`."""
+        """Last step of `send`; returns the physical offset just past the message. Errors as `send`."""
         file, name = sending.file, sending.file.name
         try:
             file.physical_end = sending.physical_end()
@@ -278,11 +277,14 @@ class DropBox:
         self._store.queues(self.topic)  # a topic that was deleted is not made again
         return self._store.put(Message(self.topic, body, properties=properties), self.queue).physical_end
 
-    # what another process left
+    # files of an earlier process
 
     def settle(self) -> list[str]:
-        """After the store was opened: put what was to be sent, and is not in the log. What can't be put, or may have
-        been, waits again, or is left where it is. Why, a sentence for each of those, and for what we did not make."""
+        """After an opening: put each sent file whose message is not in the log.
+
+        A file that can't be put, or may have been put, is staged again or left in `sent`. Returns a sentence with the
+        reason for each such file, and for each folder that was not made by us.
+        """
         ours = {file.sent for file in self.sent}
         others = [name for name in _folders_in(self._folder / SENT) if name not in ours]
         sentences = [f"{self._folder / SENT / name}: no file was sent there: it is left alone" for name in others]
@@ -298,7 +300,7 @@ class DropBox:
         return sentences
 
     def _settle(self, file: DroppedFile, path: Path) -> str:
-        """Have a file that was to be sent in the log; why that is not known."""
+        """Put a sent file if its message is not in the log; returns the reason if that can't be decided, else ""."""
         key, _, end = file.sent.partition("-")
         if self._store.query(self.topic, key, 1):
             return ""
@@ -308,7 +310,7 @@ class DropBox:
         return ""
 
     def _wait_again(self, file: DroppedFile) -> str:
-        """Stage what may be no message; what became of it."""
+        """Stage a file that may not be published; returns words about the result."""
         if file.is_removed or self.files.get(file.name) is not file:
             return "it is left alone"
         try:
@@ -319,7 +321,7 @@ class DropBox:
         return "it waits in its box"
 
     def discard(self, file: DroppedFile) -> bool:
-        """Remove the copy of a message, if that is on disk; whether it was. OSError."""
+        """Remove a sent file once its message is on disk; returns whether it was. OSError."""
         if file.physical_end > self._store.durable_end:
             return False
         unlink(self.path(file))
@@ -332,19 +334,19 @@ class DropBox:
 
 
 class FoundBox(NamedTuple):
-    """A folder where the files of a box are."""
+    """A folder of a box."""
 
     path: Path
     topic: str
     queue: int | None
     has_sent: bool
-    """Whether there are files that are messages, or were to be."""
+    """Whether it has sent files."""
     problem: str = ""
-    """Why it is none."""
+    """Reason why the folder is not a box."""
 
 
 def boxes_below(folder: Path) -> Iterator[FoundBox]:
-    """Each box. OSError, ObstructedError."""
+    """Yields each box below the folder of all boxes. OSError, ObstructedError."""
     for topic in _folders_in(folder):
         for name in _folders_in(folder / topic):
             yield _found(folder / topic / name, topic, name)
@@ -366,12 +368,12 @@ def is_used(folder: Path, topic: str, queue: int | None) -> bool:
 
 
 def _folders_in(folder: Path) -> list[str]:
-    """Names of the folders in a folder, in order."""
+    """Names of the folders in a folder, sorted."""
     return [entry.name for entry, _ in _entries_in(folder) if entry.is_dir(follow_symlinks=False)]
 
 
 def _files_in(folder: Path) -> list[tuple[str, int, FileOwner | None]]:
-    """Name, number and owner of the regular files in a folder, in order of their names."""
+    """Name, number and owner of the regular files in a folder, sorted by name."""
     return [
         (entry.name, entry.inode(), owner_of(f"/proc/self/fd/{descriptor}/{entry.name}"))
         for entry, descriptor in _entries_in(folder)
@@ -380,8 +382,8 @@ def _files_in(folder: Path) -> list[tuple[str, int, FileOwner | None]]:
 
 
 def _entries_in(folder: Path) -> Iterator[tuple[os.DirEntry[str], int]]:
-    """What is in a folder, in order, and the descriptor of that; nothing where it is missing. Links that others planted
-    on the way to it are not followed. OSError, ObstructedError."""
+    """Yields each member of a folder, sorted, with the folder's descriptor; nothing if it is missing. Planted links in
+    its path are not followed. OSError, ObstructedError."""
     with suppress(FileNotFoundError):
         descriptor = open_folder(folder)
         try:

@@ -1,7 +1,7 @@
-"""Whose a dropped file is, and its mode: kept with the file, so that they outlive every daemon.
+"""Owner and mode of a dropped file, stored with the file, so that they survive the daemon.
 
-Where files can be given away (the daemon is root), the file itself belongs to its dropper, and a quota counts it so.
-Elsewhere an extended attribute says whose it is, on a filesystem that has such. Of what has neither nobody knows it.
+A daemon of root gives the file itself to the dropping user, so that the user's quota counts it. Other daemons store the
+owner in an extended attribute, if the filesystem supports it. Otherwise the owner is unknown.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import NamedTuple
 ATTRIBUTE = "user.fsstore.owner"
 """User id, group id, and permission bits in octal digits."""
 PERMISSIONS = 0o777
-"""What a mode keeps: a file that waits is not to be run as its owner."""
+"""Mode bits that are kept; set-user-ID is not, so a staged file can't be run as its owner."""
 _ATTRIBUTE_TEXT = re.compile(rb"([0-9]{1,10}) ([0-9]{1,10}) ([0-7]{1,3})")
 _LARGEST_ID = (1 << 32) - 2
 
 
 class FileOwner(NamedTuple):
-    """Whose a file is, and who else may use it."""
+    """Owner of a file, and its permission bits."""
 
     uid: int
     gid: int
@@ -30,7 +30,7 @@ class FileOwner(NamedTuple):
 
 
 def give_to(descriptor: int, owner: FileOwner) -> None:
-    """Keep with an open file whose it is, as well as that can be kept. OSError: the quota of the new owner refuses."""
+    """Store the owner with an open file, as well as the filesystem allows. OSError: the owner's quota is exceeded."""
     owner = owner._replace(mode=owner.mode & PERMISSIONS)
     if os.geteuid() == 0:
         try:
@@ -40,7 +40,7 @@ def give_to(descriptor: int, owner: FileOwner) -> None:
             if error.errno == errno.EDQUOT:
                 raise
         else:
-            with suppress(OSError):  # there is none, unless another daemon made it
+            with suppress(OSError):  # only a daemon that was not root has set it
                 os.removexattr(descriptor, ATTRIBUTE)
             return
     with suppress(OSError):
@@ -49,7 +49,7 @@ def give_to(descriptor: int, owner: FileOwner) -> None:
 
 
 def owner_of(path: str) -> FileOwner | None:
-    """Whose the file at `path` is, which is no link; None where nobody knows."""
+    """Owner of the file at `path`, which must not be a link; None: unknown."""
     try:
         said = os.getxattr(path, ATTRIBUTE, follow_symlinks=False)
     except OSError:

@@ -1,11 +1,11 @@
-"""Durability: what of a store is on disk, and the marks that tell the next opening so (docs/format.md, 4 and 13).
+"""Durability: flushes a store and writes the marks for the next opening (docs/format.md, 4 and 13).
 
-log flusher      the commit log, at intervals and for those who wait
+log flusher      the commit log, at intervals and on request
 committer        the log's write buffer to its file, with a transient pool only
-derived flusher  consume queues and index, then the checkpoint (RocketMQ's) and the coverage mark (ours)
-close            all of it, then the clean mark; `abort` is removed last
+derived flusher  consume queues and index, then the checkpoint (RocketMQ's) and the recovery point (ours)
+close            all of these, then the clean mark; `abort` is removed last
 
-Once dispatch has failed no mark is written any more, and `abort` stays: the next opening reads the log again.
+After a failed dispatch no mark is written, and `abort` stays: the next opening reads the log again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Durability:
         policy: FlushPolicy,
         failed: Callable[[FlushFailedError], None],
     ) -> None:
-        """`extents` is every queue's extent now; of `unread` ranges of the log nothing is derived; `failed` is called
+        """`extents`: extent of every queue now. `unread`: ranges of the log without derived data. `failed` is called
         with the failure that ends durability. Marks that can't be written are noted in `parts.ignored`."""
         self._ignored = parts.ignored
         self._layout = parts.layout
@@ -81,40 +81,40 @@ class Durability:
         )
 
     def start(self) -> None:
-        """Begin flushing: once recovery has set the log's end."""
+        """Start the flush threads; call it after recovery has set the log's end."""
         self.log_flusher.start()
         if self._committer is not None:
             self._committer.start()
         self._derived.start()
 
     def commit(self) -> None:
-        """Let everything appended so far be read and dispatched, with a transient pool too. FlushFailedError."""
+        """Make everything appended so far readable and dispatched, with a transient pool too. FlushFailedError."""
         if self._committer is not None:
             self._committer.commit()
-            self._dispatch_held()  # what the commit thread has committed and not come to dispatch
+            self._dispatch_held()  # the commit thread may have committed bytes without dispatching them yet
 
     def flush(self) -> None:
-        """Bring everything appended so far to disk, derived data and marks too. FlushFailedError."""
+        """Return when everything appended so far is on disk, derived data and marks too. FlushFailedError."""
         self.log_flusher.flush()
         self._derived.flush()
 
     def note_expired(self) -> None:
-        """Retention deleted files: write a recovery point that covers what is left. FlushFailedError."""
+        """Write a recovery point for the files that retention left. FlushFailedError."""
         with self._log.lock:
             known = [(topic, queue_id) for topic, extents in self._extents.items() for queue_id in extents]
-        queues = [self._queues.get(*key) for key in known]  # opens them, while writers go on, not under their lock
+        queues = [self._queues.get(*key) for key in known]  # opens files, so it is done without the writers' lock
         with self._log.lock:
             self._dispatcher.touched.update(queue for queue in queues if queue is not None)
         self._derived.flush()
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: write a recovery point without it. FlushFailedError."""
+        """Write a recovery point without a deleted topic. FlushFailedError."""
         with self._log.lock:
             self._extents.pop(topic, None)
         self._derived.flush()
 
     def close(self) -> bool:
-        """Flush what is left and end the threads; whether everything is on disk, and dispatched."""
+        """Flush and end the threads; returns whether everything is on disk and dispatched."""
         self._derived.close()
         try:
             if self._committer is not None:
@@ -127,20 +127,20 @@ class Durability:
         return self.log_flusher.failure is None and self._derived.failure is None and not self._dispatcher.is_broken
 
     def mark_clean(self, *, deletions_done: bool) -> None:
-        """Leave the marks of a clean close: after all files are closed. Without `deletions_done` the next opening has
-        to look for what is left of deleted topics. OSError."""
+        """Write the marks of a clean close, after all files are closed. OSError. Without `deletions_done` there is no
+        clean mark, so that the next opening finishes the deletion of topics."""
         layout, disk = self._layout, self._disk
         if self._covered is not None and not self._index_is_late and deletions_done:
             write_clean_mark(layout.clean_mark, CleanMark(self._covered, stamp_files(layout)), disk)
         remove_file(layout.abort, disk)
 
     def _dispatch_held(self) -> None:
-        with self._log.lock, suppress(ReadOnlyStoreError):  # the dispatcher logged why; writers have their answer
+        with self._log.lock, suppress(ReadOnlyStoreError):  # the dispatcher logged it, and writers get the error
             if isinstance(self._dispatcher, BufferedDispatcher):
                 self._dispatcher.committed()
 
     def _snapshot(self) -> RecoveryPoint | None:
-        """What is dispatched now; None when dispatch has failed."""
+        """The recovery point of the dispatched data; None when dispatch has failed."""
         dispatcher, log = self._dispatcher, self._log
         with log.lock:
             self._dispatch_held()
@@ -162,16 +162,14 @@ class Durability:
             )
 
     def _flush_queues(self, least_pages: int) -> None:
-        """Bring entries to disk; and keys, so that followers see them, from memory into their files."""
+        """Flush queue entries; and write keys from memory to the index files, so that followers see them."""
         self._index.settle()
         self._queues.flush(least_pages)
 
     def _flush_index(self) -> None:
         try:
             self._index.flush()
-        except (
-            StoreFullError
-        ) as error:  # its keys wait in memory; until they are in a file nothing claims that they are
+        except StoreFullError as error:  # its keys stay in memory; no mark is written until they are in a file
             self._index_is_late = True
             self._ignored.note("keys wait in memory, and no mark is written", error)
             return
@@ -179,7 +177,7 @@ class Durability:
         self._checkpoint.note_index_flushed(self.log_flusher.flushed_time_ms)
 
     def _cover(self, snapshot: RecoveryPoint) -> None:
-        """Everything in `snapshot` is on disk: say so. A mark that can't be written costs only time, at recovery."""
+        """Write `snapshot`, which is on disk now, as recovery point. A failed write costs only time at recovery."""
         if self._index_is_late:
             return
         names = tuple(file.file.path.name for file in self._index.files)

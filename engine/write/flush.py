@@ -1,9 +1,9 @@
-"""Bringing what was written to disk: the commit log for those who wait, derived data and the checkpoint now and then
+"""Flush threads: the commit log at intervals and on request, derived data and the checkpoint at intervals
 (docs/format.md, 4).
 
-A failed flush is final: the kernel may have dropped the pages it could not write, and call the next flush good. So
-nothing counts as durable after it. Whoever waits, or asks later, gets the error; the store is notified and stops taking
-messages. A missing file descriptor is no failure: nothing was written, so it is tried again, and waiters keep waiting.
+A failed flush is final: the kernel may have dropped the pages that it could not write, and the next flush may succeed
+without them. So nothing counts as durable afterwards. Present and later waiters get the error, and the store stops
+taking messages. A missing file descriptor is not a failure: nothing was written, so the flush is tried again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Done = Callable[[StoreError | None], None]
 
 
 class LogFlusher:
-    """Flushes the commit log on a thread of its own: at intervals, and at once when somebody waits.
+    """Flushes the commit log on its own thread: at intervals, and at once on request.
 
-    All who come while one sync runs share the next one (group commit). Thread safety: any thread. `done` callbacks run
-    on the flush thread, or at once on the caller's; they must be quick and must not raise.
+    Requests made during a sync share the next one (group commit). Thread safety: any thread. `done` callbacks run on
+    the flush thread, or at once on the caller's; they must be quick and must not raise.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class LogFlusher:
         failed: Callable[[FlushFailedError], None],
         commit: Callable[[], None] = lambda: None,
     ) -> None:
-        """`failed` is called, before any waiter, with the failure that ends durability. `commit` brings write buffers
+        """`failed` is called, before any waiter, with the failure that ends durability. `commit` copies write buffers
         to the file before a thorough flush (`Committer.commit`)."""
         self._log = log
         self._policy = policy
@@ -57,13 +57,13 @@ class LogFlusher:
         self.flushes = 0
 
     def start(self) -> None:
-        """Begin: once recovery has set the log's end."""
+        """Start the thread; call it after recovery has set the log's end."""
         self.flushed_time_ms = self._log.last_store_time_ms
         self._thread.start()
 
     @property
     def durable_end(self) -> int:
-        """Everything before this physical offset is on disk."""
+        """Physical offset before which everything is on disk."""
         return self._log.files.flushed_offset
 
     def request_durable(self, physical_end: int, done: Done) -> None:
@@ -103,7 +103,7 @@ class LogFlusher:
         self.wait_durable(self._log.wrote_end)
 
     def close(self) -> None:
-        """Flush what is left, answer everyone, end the thread; how it went is in `failure`. Twice is harmless."""
+        """Flush, call all waiters, end the thread; an error is in `failure`. Calling it twice is harmless."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -116,12 +116,12 @@ class LogFlusher:
             while self.failure is None and not closing:
                 closing = self._round()
         finally:
-            if self.failure is None and not closing:  # a bug of ours ends the thread: nobody may wait for it for ever
+            if self.failure is None and not closing:  # a bug ended the thread: waiters must not wait for ever
                 self._fail(FlushFailedError(self._log.files.directory, "the flush thread ended"))
                 self._answer_waiting(closing=True)
 
     def _round(self) -> bool:
-        """Sleep, flush, answer; whether this was the last round."""
+        """Sleep, flush, call waiters; returns whether this was the last round."""
         asked, closing = self._sleep()
         now = time.monotonic()
         thorough = asked or closing or now >= self._next_thorough
@@ -132,7 +132,7 @@ class LogFlusher:
         return closing
 
     def _sleep(self) -> tuple[bool, bool]:
-        """Wait for a request, the end, or the interval; whether it was a request, whether it is the end."""
+        """Wait for a request, `close`, or the interval; returns whether there was a request, and whether to end."""
         with self._changed:
             self._changed.wait_for(lambda: self._asked or self._closing, self._policy.interval_ms / 1000)
             asked, self._asked = self._asked, False
@@ -149,7 +149,7 @@ class LogFlusher:
             self._fail(error)
             return
         except NoDescriptorError as error:
-            self._next_thorough = 0.0  # after one interval
+            self._next_thorough = 0.0  # the next round is thorough
             if closing:
                 self._fail(FlushFailedError(error.path, "no file descriptor is left to open it"))
             return
@@ -175,7 +175,7 @@ class LogFlusher:
 
 
 class Committer:
-    """Commits the log's write buffer on a thread of its own. Thread safety: any thread."""
+    """Commits the log's write buffer on its own thread. Thread safety: any thread."""
 
     def __init__(
         self,
@@ -185,8 +185,8 @@ class Committer:
         committed: Callable[[], None],
         failed: Callable[[FlushFailedError], None],
     ) -> None:
-        """`committed` is called, from any thread and never under a lock of ours, when bytes became readable: it
-        dispatches them. `failed` is called with the one failure that ends committing."""
+        """`committed` dispatches bytes that became readable; it is called on any thread, under no lock of this class.
+        `failed` is called with the failure that ends committing."""
         self._log = log
         self._policy = policy
         self._committed = committed
@@ -197,11 +197,11 @@ class Committer:
         self._thread = PeriodicThread("fsstore-commit", policy.commit_interval_ms, self._tick, failed=self._give_up)
 
     def start(self) -> None:
-        """Begin committing."""
+        """Start the thread."""
         self._thread.start()
 
     def commit(self, least_pages: int = 0) -> None:
-        """Commit and dispatch what was appended so far, if it touches `least_pages` pages. FlushFailedError."""
+        """Commit and dispatch the appended bytes, if they touch `least_pages` pages. FlushFailedError."""
         if self._failure is not None:
             raise self._failure
         try:
@@ -209,13 +209,13 @@ class Committer:
         except FlushFailedError as error:
             self._fail(error)
             raise
-        if end > self._announced_end:  # rolling to the next file commits, too, but announces nothing
+        if end > self._announced_end:  # rolling to the next file commits, too, without calling `committed`
             self._announced_end = end
             self._last_commit = time.monotonic()
             self._committed()
 
     def close(self) -> None:
-        """End the thread, commit and dispatch what is left. FlushFailedError."""
+        """End the thread, then commit and dispatch the rest. FlushFailedError."""
         self._thread.close()
         self.commit()
 
@@ -236,9 +236,9 @@ class Committer:
 
 
 class DerivedFlusher:
-    """Flushes consume queues and index on a thread of its own, and writes the checkpoint: what recovery may rely on.
+    """Flushes consume queues and index on its own thread, and writes the checkpoint for recovery.
 
-    Thread safety: any thread. Close it before the log's flusher; a last `flush` may come after both.
+    Thread safety: any thread. Close it before the log's flusher; a last `flush` is allowed after both.
     """
 
     def __init__(
@@ -253,10 +253,9 @@ class DerivedFlusher:
         covered: Callable[[RecoveryPoint], None],
         failed: Callable[[FlushFailedError], None],
     ) -> None:
-        """`snapshot` tells what is dispatched when a flush begins, None when nothing can be said of it; `covered` is
-        called with it when all of that, log included, is on disk and the checkpoint says so.
-        `flush_queues(least_pages)` and `flush_index()` raise FlushFailedError; `failed` is called with the one failure
-        that ends this."""
+        """`snapshot` returns the dispatched state when a flush begins, None after a failed dispatch. `covered` is
+        called with it once it is on disk, log included, and the checkpoint is written. `flush_queues(least_pages)` and
+        `flush_index()` raise FlushFailedError. `failed` is called with the failure that ends the thread."""
         self._log = log
         self._policy = policy
         self._checkpoint_file = checkpoint_file
@@ -273,12 +272,12 @@ class DerivedFlusher:
         self.failure: FlushFailedError | None = None
 
     def start(self) -> None:
-        """Begin flushing."""
+        """Start the thread."""
         self._thread.start()
 
     def flush(self) -> None:
-        """Bring log and derived data to disk, then the checkpoint. FlushFailedError, also for an earlier failure;
-        NoDescriptorError: not all of it was done."""
+        """Flush log and derived data, then write the checkpoint. FlushFailedError, also for an earlier failure;
+        NoDescriptorError: the flush is incomplete."""
         with self._lock:
             if self.failure is not None:
                 raise self.failure
@@ -302,12 +301,12 @@ class DerivedFlusher:
                 else:
                     self._flush_queues(self._policy.consume_queue_least_pages)
             except NoDescriptorError:
-                return  # the next round may have one
+                return  # the next round may get a descriptor
             except FlushFailedError as error:
                 self._fail(error)
 
     def _flush_thoroughly(self) -> None:
-        snapshot = self._snapshot()  # before the flush: what is dispatched meanwhile may miss it
+        snapshot = self._snapshot()  # before the flush, which may miss later dispatches
         if snapshot is not None:
             self._log.wait_durable(snapshot.physical_end)
             self._flush_queues(0)

@@ -1,7 +1,7 @@
-"""Retention: deleting the oldest files of the log, and what leads into them (docs/format.md, 10).
+"""Retention: deletes the oldest files of the log, and the derived data that refers to them (docs/format.md, 10).
 
-`retention_plan` says which files go. Over the warn ratio nothing more is written, until the disk is below again. Off by
-default: opening a store must not lose messages.
+`retention_plan` chooses the files. While the disk is over the warn ratio, writes are refused. Retention is off by
+default, because opening a store must not lose messages.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_AGAIN_SECONDS = 1.0
-"""So often a writer that is refused for a full disk has the disk looked at."""
+"""Interval in seconds at which a writer refused for a full disk checks the disk again."""
 
 
 class ExpiringLog:
-    """A commit log as retention sees it: its files, its disks, and what is in a file. Thread safety: any thread."""
+    """Retention's view of a commit log: its files, their disks and contents. Thread safety: any thread."""
 
     def __init__(self, root: Path, log: CommitLog, queues: ConsumeQueues, clock: Clock, disk_use: DiskUse) -> None:
         """`root` is the store's directory."""
@@ -67,7 +67,7 @@ class ExpiringLog:
         return LogState(files.files, end, self._root, paths.writable, disks, written_ms, pending)
 
     def plan(self, retention: Retention | None) -> RetentionPlan:
-        """What `retention` would delete now. Changes nothing."""
+        """The files that `retention` would delete now. Changes nothing."""
         found, now_ms = self.state(), self._clock()
         doomed = list(plan(retention, found, now_ms)) if retention is not None else []
         freed = Counter(found.pending)
@@ -86,7 +86,7 @@ class ExpiringLog:
         )
 
     def deletion(self, doomed: DoomedFile) -> Deletion:
-        """What goes with a file that is still there."""
+        """Counts, sizes and times of the messages that are deleted with a file; call it before the deletion."""
         start, end = doomed.file.start, doomed.file.start + doomed.file.size
         messages, first, last = 0, end, -1
         for queue in self._queues:
@@ -117,8 +117,8 @@ def _by_reason(deletions: Iterable[Deletion]) -> Iterable[Deletion]:
 
 
 class Cleaner:
-    """Applies a store's retention, at intervals on a thread of its own. Thread safety: any thread; one round at a
-    time. A round holds no lock that a put needs for longer than memory takes."""
+    """Applies a store's retention at intervals on its own thread. A round never holds a lock that puts need while it
+    waits for the disk. Thread safety: any thread; one round at a time."""
 
     def __init__(
         self,
@@ -134,9 +134,9 @@ class Cleaner:
     ) -> None:
         """Without `retention` nothing is deleted.
 
-        `expired` is called with each queue that lost messages, `refused` with why the disk is too full to be written,
-        or None when it is not any more; `marked` brings the recovery point up to date after a round that deleted files;
-        `failed` is called when the disk refused something, and with whatever else ends the thread.
+        `expired` is called with each queue that lost messages. `refused` is called with the reason why the disk is too
+        full for writing, or None when it is not any more. `marked` updates the recovery point after a round that
+        deleted files. `failed` is called with errors of the disk, and with any error that ends the thread.
         """
         self._expiring = expiring
         self._log = parts.log
@@ -144,7 +144,7 @@ class Cleaner:
         self._index = parts.index
         self._deleted = parts.deleted
         self.retention = retention
-        """What is in force."""
+        """The retention in force."""
         self._clock = clock
         self._expired = expired
         self._refused = refused
@@ -163,14 +163,14 @@ class Cleaner:
         self.last_deletion: Deletion | None = None
 
     def start(self) -> None:
-        """Begin cleaning."""
+        """Start the thread, if there is a retention."""
         if self.retention is not None:
             interval_ms = self.retention.clean_interval_ms
             self._thread = PeriodicThread("fsstore-retention", interval_ms, self._tick, failed=self._failed)
             self._thread.start()
 
     def apply(self, retention: Retention | None) -> None:
-        """Replace the retention, None for none; a round that is under way ends after the file that it is at."""
+        """Replace the retention, None for none; a running round ends after its current file."""
         with self._lifecycle:
             if self._closed:
                 return
@@ -179,11 +179,11 @@ class Cleaner:
                 self.retention = retention
                 self._ending.clear()
                 if retention is None:
-                    self._refused(None)  # no later round would say that there is space again
+                    self._refused(None)  # no later round would notice free space
             self.start()
 
     def close(self) -> None:
-        """End the thread; a round that is under way ends after the file that it is at."""
+        """End the thread; a running round ends after its current file."""
         with self._lifecycle:
             self._closed = True
             self._end_thread()
@@ -198,12 +198,12 @@ class Cleaner:
         try:
             self.clean()
         except (StoreError, OSError) as error:
-            if not lacks_descriptor(error):  # the next round may have one
+            if not lacks_descriptor(error):  # the next round may get a descriptor
                 self._failed(error)
 
     def look_again(self) -> None:
-        """Have writers go on if the disk has room again; looks at it once a second at most. Thread safety: whoever
-        finds another thread looking goes on with what was known."""
+        """Allow writes again if the disk has free space; checks it at most once a second. Thread safety: any thread; a
+        call during another thread's check returns at once."""
         if not self._looking.acquire(blocking=False):
             return
         try:
@@ -214,7 +214,7 @@ class Cleaner:
             self._looking.release()
 
     def _look(self, retention: Retention) -> LogState:
-        """The log and its disks now; writers are refused, or not any more, by what is found."""
+        """The log and its disks now; calls `refused` with the result."""
         self._looked_s = time.monotonic()
         found = self._expiring.state()
         used, limit = found.use({}), retention.disk_warn_ratio
@@ -222,8 +222,8 @@ class Cleaner:
         return found
 
     def clean(self) -> int:
-        """One round: delete what may be deleted, `delete_batch_files` at most, looking at the disk after each; how many
-        files of the log that were. OSError."""
+        """One round: delete up to `delete_batch_files` log files, with a check of the disk after each; returns their
+        number. OSError."""
         with self._round:
             return self._clean(self.retention) if self.retention is not None else 0
 
@@ -248,14 +248,14 @@ class Cleaner:
         return deleted
 
     def _avoid_full_folders(self, retention: Retention, found: LogState) -> None:
-        """Of the log's folders for new files the full ones get none, while there is another."""
+        """Make new log files in full folders only if no other folder is left."""
         limit = retention.disk_warn_ratio if retention.disk_clean_ratio is None else retention.disk_clean_ratio
         full = frozenset(folder for folder in found.writable if found.disks[folder].ratio > limit)
         self._log.files.avoid(full)
 
     def _delete(self, doomed: DoomedFile) -> bool:
-        """Delete the oldest file of the log; whether it went. No queue leads to it by then, so that whoever is notified
-        finds its messages gone by every way."""
+        """Delete the oldest log file; returns whether it was deleted. Its queue entries expire first, so listeners find
+        its messages neither in queues nor in the log."""
         deletion = self._expiring.deletion(doomed)
         gone = self._queues.expire(self._log.files.files[1].start)
         try:
@@ -275,7 +275,7 @@ class Cleaner:
         self.last_deletion = deletion
 
     def _delete_derived(self) -> None:
-        """Delete what led into the files that were deleted."""
+        """Delete derived data that refers to deleted log files."""
         min_offset = self._log.min_offset
         self._queues.delete_expired(self._clock())
         self._index.delete_expired(min_offset)

@@ -1,11 +1,11 @@
-"""What retention deletes, as one pure function: for the round that deletes, and for a person who asks beforehand.
+"""The choice of files that retention deletes, as a pure function: for the deletion itself, and for a preview.
 
-    age      a file last written `max_age_hours` ago: in the hours of the day meant for it, or while the disk is over
-             `disk_use_ratio`, where that is named
+    age      a file last written `max_age_hours` ago: in the hours `delete_when_hours`, or while the disk is over
+             `disk_use_ratio`, if set
     size     the oldest file, while the log is longer than `max_bytes`
-    disk     the oldest file whatever its age, while the disk is over `disk_clean_ratio`, where that is named
+    disk     the oldest file of any age, while the disk is over `disk_clean_ratio`, if set
 
-Files go oldest first, and the newest never. A limit of a disk takes no more files than bring the disk below it.
+Files are deleted oldest first, the newest never. A disk limit deletes only as many files as bring the disk below it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MS_AN_HOUR = 3_600_000
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """How full the disk under a path is. `device` tells disks apart; `usable_bytes` is what is used and what everybody
-    may use, 0 where the disk could not be asked."""
+    """Used space of one disk. `device` identifies the disk; `usable_bytes` are the used bytes and those available
+    without root, 0 after an error."""
 
     device: int
     used_bytes: int
@@ -37,20 +37,20 @@ class DiskSpace:
 
     @property
     def ratio(self) -> float:
-        """The used part in whole percents rounded up, 0 to 1, which is RocketMQ's measure; -1 where it is unknown."""
+        """The used part, 0 to 1, rounded up to whole percents as RocketMQ does; -1: unknown."""
         return math.ceil(100 * self.used_bytes / self.usable_bytes) / 100 if self.usable_bytes else -1.0
 
     def less(self, freed: Mapping[int, int]) -> DiskSpace:
-        """The same disk, once `freed` bytes (by device) are free."""
+        """The same disk after `freed` bytes (by device) were freed."""
         return replace(self, used_bytes=max(self.used_bytes - freed.get(self.device, 0), 0))
 
 
 DiskUse = Callable[[Path], DiskSpace]
-"""Looks at the disk under a path."""
+"""Returns the used space of the disk that holds a path."""
 
 
 def disk_use(path: Path) -> DiskSpace:
-    """How full the disk under `path` is, without what is kept for root."""
+    """Used space of the disk that holds `path`, without the reserve for root."""
     try:
         found, device = os.statvfs(path), os.stat(path).st_dev
     except OSError:
@@ -68,18 +68,18 @@ class LogFile(Protocol):
 
     @property
     def size(self) -> int:
-        """Its length in bytes."""
+        """Length in bytes."""
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """Path on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """A commit log and its disks at one moment: `files` oldest first, up to physical offset `end`; `writable` folders
-    get new files; `disks` are those of all folders with files, and of `root`, the store's directory. `written_ms` says
-    when a file was last written. `pending` bytes of a device belong to deleted files that a reader still holds."""
+    """A commit log and its disks at one moment: `files` oldest first, up to physical offset `end`. `writable` folders
+    get new files. `disks` has all folders with files, and `root`, the store's directory. `written_ms` returns the time
+    of a file's last write. `pending`: device -> bytes of deleted files that readers still hold."""
 
     files: Sequence[LogFile]
     end: int
@@ -90,12 +90,12 @@ class LogState:
     pending: Mapping[int, int] = field(default_factory=dict)
 
     def disk_of(self, file: LogFile) -> DiskSpace:
-        """The disk that a file lies on."""
+        """The disk of a file."""
         return self.disks.get(file.path.parent) or DiskSpace(-1, 0, 0)
 
     def use(self, freed: Mapping[int, int]) -> float:
-        """What the limits are compared with, once `freed` bytes are free: the log's emptiest disk, or the store's where
-        that is fuller; negative where both are unknown."""
+        """The ratio to compare with the limits, after `freed` bytes were freed: that of the log's emptiest disk, or of
+        the store's disk if it is fuller; negative: both are unknown."""
         return max(self._log_use(freed), self.disks[self.root].less(freed).ratio)
 
     def _log_use(self, freed: Mapping[int, int]) -> float:
@@ -103,7 +103,7 @@ class LogState:
         return min((ratio for ratio in ratios if ratio >= 0), default=-1.0)
 
     def over(self, limit: float, freed: Mapping[int, int]) -> frozenset[int]:
-        """The devices that have to get emptier, so that `use` is not over `limit`."""
+        """The devices that must be emptied until `use` is not over `limit`."""
         store = self.disks[self.root].less(freed)
         of_store = {store.device} if store.ratio > limit else set()
         of_log = {self.disks[folder].device for folder in self.writable} if self._log_use(freed) > limit else set()
@@ -112,8 +112,8 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class DoomedFile:
-    """A file that goes, and why; `frees_disk` is false where a limit of a disk asked for it, and the file lies on
-    another disk: what that brings is seen when all that led to the file is gone."""
+    """A file to delete, and the reason. `frees_disk` is false if the limit of another disk requires it: the effect
+    there shows after the derived data of the file is deleted."""
 
     file: LogFile
     reason: str
@@ -121,7 +121,7 @@ class DoomedFile:
 
 
 def plan(retention: Retention, log: LogState, now_ms: int) -> Iterator[DoomedFile]:
-    """The files that go now, oldest first: each as if those before it were gone. `now_ms` is epoch milliseconds."""
+    """Yields the files to delete now, oldest first, each as if those before were deleted. `now_ms`: epoch ms."""
     freed = Counter(log.pending)
     for file in islice(log.files, max(len(log.files) - 1, 0)):
         doomed = _doomed(retention, log, file, freed, now_ms)
@@ -134,9 +134,8 @@ def plan(retention: Retention, log: LogState, now_ms: int) -> Iterator[DoomedFil
 
 
 def proposed_max_bytes(limit: float, log: LogState, freed: Mapping[int, int]) -> int | None:
-    """The largest multiple of a file's size that, as `max_bytes`, brings the disk to `limit` with the next file of the
-    log on it, once `freed` bytes are free; None where the disk is not over `limit` and has room for that file, or where
-    no deletion helps."""
+    """The largest multiple of the file size that, as `max_bytes`, brings the disk to `limit` including the next log
+    file, after `freed` bytes were freed. None: the disk has room for that file below `limit`, or no deletion helps."""
     newest = log.files[-1] if log.files else None
     if newest is None:
         return None
@@ -152,8 +151,7 @@ def proposed_max_bytes(limit: float, log: LogState, freed: Mapping[int, int]) ->
 
 
 def waiting_files(retention: Retention, log: LogState, now_ms: int) -> int:
-    """How many of the oldest files are over `max_age_hours`, whatever the hour: they go when `delete_when_hours`
-    comes."""
+    """Number of files older than `max_age_hours`; they are deleted in the next of `delete_when_hours`."""
     files = islice(log.files, max(len(log.files) - 1, 0))
     return sum(1 for _ in _while_old(retention, log, files, now_ms))
 
@@ -168,7 +166,7 @@ def _while_old(retention: Retention, log: LogState, files: Iterator[LogFile], no
 def _doomed(
     retention: Retention, log: LogState, file: LogFile, freed: Mapping[int, int], now_ms: int
 ) -> DoomedFile | None:
-    """Why the oldest file that is left goes, the mildest reason first; None when it stays."""
+    """`file`, the oldest one left, with the mildest reason to delete it; None: it stays."""
     if retention.max_bytes is not None and log.end - file.start > retention.max_bytes:
         return DoomedFile(file, f"the log is larger than {retention.max_bytes:,} bytes (maxBytes)")
     if _is_old(retention, log, file, now_ms):
@@ -199,13 +197,12 @@ def _is_old(retention: Retention, log: LogState, file: LogFile, now_ms: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What a retention (None: off) would delete now, and what it would leave.
+    """The files that a retention (None: off) would delete now, and those that it would keep.
 
-    `deletions` has one entry for each reason, oldest files first; `waiting_files` are old enough, and wait for their
-    hour; `kept_files` stay, with `kept_bytes` of log. `disk_use` is the used part of the disk now, 0 to 1, and
-    `disk_use_after` what it is expected to be then (negative: unknown). `proposed_max_bytes`: the maxBytes that would
-    bring the disk below the retention's `disk_warn_ratio`, deleting no more than that takes; None where it is below
-    already, or where no deletion of log files can do it.
+    `deletions` has one entry for each reason, oldest files first. `waiting_files` are old enough, and are deleted in
+    the next of `delete_when_hours`. `kept_files` stay, with `kept_bytes` of log. `disk_use` is the used part of the
+    disk, 0 to 1, and `disk_use_after` the part expected afterwards (negative: unknown). `proposed_max_bytes`: the
+    largest maxBytes that brings the disk below `disk_warn_ratio`; None: it is below, or no deletion can do it.
     """
 
     retention: Retention | None
@@ -219,7 +216,7 @@ class RetentionPlan:
 
 
 def written_ms(path: Path) -> int:
-    """When the file was last written, in epoch ms: far from now when it is gone."""
+    """Modification time of a file in epoch ms; a time in the far future if it is missing."""
     try:
         return path.stat().st_mtime_ns // 1_000_000
     except FileNotFoundError:

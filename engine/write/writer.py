@@ -1,10 +1,10 @@
-"""Writing: a message's way into the log, and on to its queues and keys.
+"""Writing: appends messages to the log and dispatches them to queues and index.
 
     outside the lock   choose the queue, encode the record
-    under it           number it, reserve what its entries need, append, dispatch
+    under it           assign the queue offset, reserve space for entries, append, dispatch
 
-A put that fails stores nothing. Should dispatch fail after an append all the same, the log holds more than its queues
-do: nothing more is written, and the next opening makes them agree.
+A put that fails stores nothing. If dispatch fails after an append, the log has records without queue entries: nothing
+more is written, and the next opening adds the entries.
 """
 
 from __future__ import annotations
@@ -48,23 +48,22 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 STORE_PROPERTIES = (MULTI_QUEUE_OFFSET, "__CRC32#")
-"""What a store says of a record in its properties. A message that comes from another store still has them, and they
-mean nothing here: they are left out."""
+"""Properties that a store itself sets on a record. They are removed from messages copied from another store."""
 SPECIAL_PROPERTIES = ("DELAY", MULTI_DISPATCH, *STORE_PROPERTIES)
-"""What changes where or how a message is stored, or whether it is."""
+"""Properties that change the queue or the form in which a message is stored, or forbid it."""
 
 
 class Refusal:
-    """The reason not to write, if there is one. Thread safety: any thread; `error` is one look."""
+    """The reason to refuse writes, if any. Thread safety: any thread; read `error` once."""
 
     def __init__(self, error: StoreError | None) -> None:
-        """`error` refuses from the start: a store that is only read."""
+        """`error` refuses from the start: the store is only read."""
         self.error = error
-        """What a writer is answered; None when it may write."""
+        """Error for writers; None: writing is allowed."""
         self.flush_failure: FlushFailedError | None = None
-        """The failed flush that ended durability, None while all is well."""
+        """The failed flush that ended durability; None: there was none."""
         self.look_again: Callable[[], None] = lambda: None
-        """Looks whether a full disk has room again: see `note_full_disk`."""
+        """Checks whether a full disk has space again: see `note_full_disk`."""
         self._stopped = error
         self._full_disk: StoreError | None = None
         self._no_space: StoreFullError | None = None
@@ -72,14 +71,14 @@ class Refusal:
 
     @property
     def reason(self) -> str | None:
-        """`error` in a sentence."""
+        """`error` as a sentence."""
         self._look()
         error = self.error
         return error.reason if isinstance(error, ReadOnlyStoreError) else str(error) if error is not None else None
 
     @property
     def is_final(self) -> bool:
-        """Whether nothing is written any more, whatever becomes of the disk."""
+        """Whether writing stays refused until the store is opened again."""
         return self._stopped is not None
 
     def require_none(self) -> None:
@@ -93,15 +92,15 @@ class Refusal:
             self.look_again()
 
     def stop(self, reason: str) -> None:
-        """Refuse from now on; the first reason stays."""
+        """Refuse writes from now on; the first reason is kept."""
         self._set(self._stopped or ReadOnlyStoreError(reason))
 
     def close(self) -> None:
-        """The store is closed, whatever else was wrong."""
+        """Refuse with StoreClosedError, even if there was another reason."""
         self._set(StoreClosedError())
 
     def note_flush_failure(self, error: FlushFailedError) -> None:
-        """What was written may not be on disk: nothing more is taken."""
+        """Stop writing after a failed flush: written bytes may not be on disk."""
         is_first = self.flush_failure is None
         self.flush_failure = self.flush_failure or error
         self.stop(str(error))
@@ -109,26 +108,26 @@ class Refusal:
             self._flush_fails(error)
 
     def when_flush_fails(self, call: Callable[[FlushFailedError], None]) -> None:
-        """Have `call` told of the first failed flush; at once, if there was one."""
+        """Call `call` with the first failed flush; at once, if there was one."""
         self._flush_fails = call
         if self.flush_failure is not None:
             call(self.flush_failure)
 
     def note_full_disk(self, reason: str | None) -> None:
-        """The disk is too full, or (None) is not any more."""
+        """Refuse writes because the disk is too full; None: allow them again."""
         self._full_disk = ReadOnlyStoreError(reason) if reason is not None else None
         self._set(self._stopped)
 
     @property
     def no_space_reason(self) -> str | None:
-        """Why the newest publication found no space, as long as there is none; None: it found some."""
+        """Reason why the newest put found no space, while that lasts; None: it found space."""
         error = self._no_space
         if error is not None and disk_space(error.path.parent)[0] < error.needed_bytes:
             return f"no space for {error.path.name} ({error.needed_bytes:,} bytes) in {error.path.parent}"
         return None
 
     def note_no_space(self, error: StoreFullError | None) -> None:
-        """A publication found no space for a file, or (None) found some."""
+        """Record that a put found no space for a file; None: it found space."""
         self._no_space = error
 
     def _set(self, stopped: StoreError | None) -> None:
@@ -137,7 +136,7 @@ class Refusal:
 
 
 def _noting_space(method: Callable[Concatenate[Writer, P], T]) -> Callable[Concatenate[Writer, P], T]:
-    """Have it known whether a publication found space. For what may need a new file."""
+    """Decorator for methods that may need a new file: records whether there was space."""
 
     @wraps(method)
     def noting(writer: Writer, /, *arguments: P.args, **named: P.kwargs) -> T:
@@ -165,7 +164,7 @@ class Writer(PutEnd):
         config: StoreConfig,
         refusal: Refusal,
     ) -> None:
-        """`refusal` says whether anything may be written."""
+        """`refusal` is checked before each write."""
         encoder = RecordEncoder(config.store_host, config.max_message_bytes)
         unwritable = topics.table.unwritable
         super().__init__(
@@ -184,7 +183,7 @@ class Writer(PutEnd):
     # one message
 
     def _put_unusual(self, message: Message, queue_id: int | None, queue: ConsumeQueue | None) -> PutResult:
-        """Store one message that is special, or whose queue was not used before, or refuse it."""
+        """Store, or refuse, one message that has special properties or whose queue was not used before."""
         self._topics.require_writable(message.topic)
         if self.is_special(message.properties):
             return self._put_special([message], queue_id)[0]
@@ -200,7 +199,7 @@ class Writer(PutEnd):
 
     @_noting_space
     def _append(self, message: Message, record: EncodedBatch, queue: ConsumeQueue | None, queue_id: int) -> PutResult:
-        """Store and dispatch one record, whatever that takes."""
+        """Store and dispatch one record; makes its queue if necessary."""
         queue_offset = 0
         if not is_queued(message.sys_flag):
             queue = None
@@ -217,8 +216,7 @@ class Writer(PutEnd):
     # queues
 
     def _next_queue_ids(self, topic: str, count: int) -> list[int]:
-        """Queues that the next `count` messages without one go to, in turn: the topic's, from the next one on. An
-        unknown topic's are those that it will have."""
+        """Queue ids for the next `count` messages without a queue, in turn; of an unknown topic its future ones."""
         queue_ids = self._topics.writable_ids(topic)
         if not queue_ids:
             if self._topics.has(topic):
@@ -229,13 +227,12 @@ class Writer(PutEnd):
         return [queue_ids[(turn + row) % len(queue_ids)] for row in range(min(count, len(queue_ids)))]
 
     def _require_queue(self, topic: str, queue_id: int) -> None:
-        """TopicNotFoundError for a queue that is not there, and will not be when its topic is made."""
+        """TopicNotFoundError: the queue does not exist, and would not after its topic was made."""
         if self._topics.has(topic) or not 0 <= queue_id < self._config.default_queues:
             self._topics.require_queue(topic, queue_id)
 
     def _make_topic(self, topic: str) -> None:
-        """Publishing to an unknown topic makes it, as a broker does: once it is known that its messages can be stored.
-        What is refused makes nothing."""
+        """Make an unknown topic, as a broker does. Called after all checks, so that a refused put makes no topic."""
         if not self._topics.has(topic):
             self.refusal.require_none()
             encode_topic(topic)
@@ -283,7 +280,7 @@ class Writer(PutEnd):
         return self._put_encoded(topic, batches, count, queue_ids, queue)
 
     def _targets(self, topic: str, queue_id: int | None, count: int) -> list[int]:
-        """The queues that `count` messages go to, in turn."""
+        """Queue ids for `count` messages, in turn."""
         if queue_id is None:
             return self._next_queue_ids(topic, count)
         if self._queues.get(topic, queue_id) is None and not self._topics.has_queue(topic, queue_id):
@@ -299,8 +296,8 @@ class Writer(PutEnd):
         queue_ids: Sequence[int],
         queue: ConsumeQueue | None,
     ) -> PutRange:
-        """Store encoded batches as one, row r of `count` in queue_ids[r % their number]; `queue` is the only one's,
-        where it was looked up already."""
+        """Store encoded batches as one: row r of `count` goes to queue_ids[r % len(queue_ids)]. `queue`: handle of the
+        only queue, if it was looked up already."""
         parts = [part for batch in batches if len(batch) for part in batch.cut(self._log.largest_bytes)]
         if (queue is None or queue.is_stale) and self._queues.get(topic, queue_ids[0]) is None:
             self._make_topic(topic)
@@ -329,7 +326,7 @@ class Writer(PutEnd):
         queue_ids: Sequence[int],
         known: ConsumeQueue | None,
     ) -> list[_DistributedBatch]:
-        """Each part with its queues' shares; the files for all of their `count` entries are made."""
+        """Each part with its shares of the queues; makes the files for all `count` entries."""
         turns = len(queue_ids)
         queues: dict[int, ConsumeQueue] = {}
         offsets = []
@@ -350,11 +347,11 @@ class Writer(PutEnd):
         end = self._log.readable_end
         return PutRange(topic, queue_id or 0, 0, 0, end, end, self._log.last_store_time_ms)
 
-    # delayed, transactions in a batch, what another store said of a message
+    # delayed messages, transactions in a batch, properties of another store
 
     @_noting_space
     def _put_special(self, messages: Sequence[Message], queue_id: int | None) -> list[PutResult]:
-        """Store messages one record each, all or none, wherever their properties send them."""
+        """Store messages one record each, all or none, in the queues that their properties require."""
         topic = messages[0].topic
         if any(message.topic != topic for message in messages):
             raise IllegalMessageError("the messages of a batch have different topics")
@@ -384,7 +381,7 @@ class Writer(PutEnd):
         return results
 
     def _route(self, message: Message, queue_id: int) -> _Routed:
-        """Encode a message where its properties send it. Nothing is made yet: the batch may still be refused."""
+        """Encode a message for the queue that its properties require. Changes nothing: the batch may be refused."""
         require_delay_level(message.properties)
         if self._config.multi_dispatch and message.properties.get(MULTI_DISPATCH):
             raise IllegalMessageError(
@@ -398,8 +395,8 @@ class Writer(PutEnd):
         return _Routed(message, queue_id, self._encoder.encode(message, queue_id, self._config.clock()))
 
     def _number(self, routed: _Routed, taken: Counter[ConsumeQueue]) -> tuple[ConsumeQueue | None, int]:
-        """The queue of a message, None when no queue leads to it, and its queue offset; `taken` counts those given in
-        this batch."""
+        """The queue of a message (None: it gets no queue entry), and its queue offset; `taken` counts the offsets
+        assigned in this batch."""
         message, queue_id, _ = routed
         if not is_queued(message.sys_flag):
             return None, 0
@@ -410,7 +407,7 @@ class Writer(PutEnd):
 
 
 class _Routed(NamedTuple):
-    """A message as it will be stored, and encoded for its queue."""
+    """A message as it will be stored, with its encoded record."""
 
     message: Message
     queue_id: int
@@ -418,7 +415,7 @@ class _Routed(NamedTuple):
 
 
 class _DistributedBatch(NamedTuple):
-    """A batch with what each queue gets of it: what the log takes."""
+    """A batch for the log, with each queue's share of it."""
 
     batch: EncodedBatch
     queues: dict[int, ConsumeQueue]
@@ -430,26 +427,26 @@ class _DistributedBatch(NamedTuple):
 
     @property
     def records(self) -> int:
-        """How many they are."""
+        """Number of records."""
         return len(self.batch)
 
     @property
     def names_magic(self) -> bool:
-        """Whether a body may hold one."""
+        """Whether a body may contain a record's magic code."""
         return self.batch.names_magic
 
     def place(self, _queue_offset: int, physical_offset: int, store_time_ms: int) -> None:
-        """Fill in where and when; each share has its own queue offset."""
+        """Fill in physical offset and store time; each share has its own queue offset."""
         self.batch.distribute(self.shares)
         self.batch.place(None, physical_offset, store_time_ms)
 
     def placed(self, topic: str, physical_offset: int, store_time_ms: int) -> PlacedRun:
-        """What dispatch wants."""
+        """The stored batch as dispatch takes it."""
         return PlacedRun(topic, self.queues, self.shares, self.batch, physical_offset, store_time_ms)
 
 
 def _runs(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """All of them, so many at a time."""
+    """Yields `rows` in runs of up to ENCODED_AT_ONCE."""
     if len(rows) <= ENCODED_AT_ONCE:
         yield rows
         return
