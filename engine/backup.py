@@ -1,13 +1,13 @@
 """Backup: a copy of a store in a directory, brought up to date by each further run (docs/operations.md, Backup).
 
-    source log   | what the copy has | what came since | being written
-                                     ^ its end         ^ the end of this run: on disk, if the writer is ours
+    source log   | in the copy | new since then | being written
+                               ^ the copy's end ^ the end of this run: on disk, if the writer is fsstore
 
-What follows from the log is not copied, but made in the copy by opening it, which reads and checks every record that
-came since, as after a crash of its writer. So a run that is cut short leaves the copy as it was, with some messages
-more. Settings are copied whole, consumer offsets first, so that none is ahead of the copied log.
+Derived data is not copied. Opening the copy makes it, and reads and checks every new record, as after a crash of its
+writer. So an interrupted run leaves the copy as it was, with some messages more. Settings are copied whole, consumer
+offsets first, so that none is ahead of the copied log.
 
-    COPY/fsstore/backup.json    of which store the copy is, up to where; whether its last run came to its end
+    COPY/fsstore/backup.json    the copied store, the end of the copy, and whether its last run was completed
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ TRIES = 4
 EMPTY = "name an empty directory"
 MOST_SETTINGS_BYTES = 256 << 20
 NO_RETENTION = Retention(disk_warn_ratio=1.0, clean_interval_ms=3_600_000, delete_pause_ms=0)
-"""Deletes nothing: what the store's own retention says is not for its copy."""
+"""Deletes no message: the store's own retention settings do not apply to its copy."""
 
 Progress = Callable[[CheckProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
 class BackedUp:
-    """A run: the copy holds physical offsets [begin, end) of the store, of which it had those before `start`. It has so
-    many `messages`; so many places of what was copied are `damaged`. Settings that the disk can't read are `left_out`,
-    and queues without a message in the log: the copy has them as before, or not. Of the files `refused` of the log it
-    reads some pages only; so many bytes at the log's end are `missing` for that, until a run can read them."""
+    """Result of a run: the copy holds physical offsets [begin, end) of the store, and had those before `start` already.
+    `messages` is the number of its messages, `damaged` that of damaged ranges in the copied part. `left_out`: settings,
+    and queues without a message in the log, that the disk refuses; the copy keeps its old ones, if any. `refused`: log
+    files with pages that the disk refuses. `missing`: bytes at the log's end that are missing until it reads them."""
 
     begin: int
     start: int
@@ -71,11 +71,11 @@ class BackedUp:
 def back_up(
     path: Path | str, target: Path | str, progress: Progress | None = None, config: StoreConfig | None = None
 ) -> BackedUp:
-    """Bring the copy of the store at `path` in the directory `target` up to date, or make one where nothing is.
+    """Update the copy of the store at `path` in the directory `target`, or make one in an empty directory.
 
-    `config` says where the store's log is. The store may be closed, or in use by any writer; nothing of it is changed.
-    BackupError: `target` is no copy of it, or can't be brought up to date; StoreBusyError: retention took what was
-    being copied; OpenError, StoreFullError, OSError. After any of them the copy is good as it was.
+    `config` is used to find the store's log. The store may be closed, or in use by any writer, and is not changed.
+    BackupError: `target` is no copy of it, or can't be updated; StoreBusyError: retention deleted files during the
+    copy; OpenError, StoreFullError, OSError. After any of them the copy is as good as before.
     """
     config = config or StoreConfig()
     layout, copy = layout_of(store_root(path), config), StoreLayout(store_root(target))
@@ -85,7 +85,7 @@ def back_up(
         except RefusedReadError:
             raise
         except (ReadError, FileNotFoundError):
-            continue  # retention took what was being read
+            continue  # retention deleted a file that was being read
         except MissingLogError:  # a listing beside a writer that rolls and deletes may miss each file
             if not tries_left or StoreLock.holder(layout.lock) is None:
                 raise
@@ -93,8 +93,8 @@ def back_up(
 
 
 def _chunk(files: FileQueue, start: int, length: int) -> tuple[memoryview, int]:
-    """Bytes of a log, and the position after the last one that the disk refuses; 0: it refuses none. Those are zeros,
-    and damage in the copy. ReadError: retention took them."""
+    """Bytes of a log, and the position after the last one that the disk refuses; 0: it refuses none. Refused bytes are
+    zeros, and damage in the copy. ReadError: retention deleted them."""
     try:
         found = files.view(start, length)
     except RefusedReadError:
@@ -126,7 +126,7 @@ class _Run:
         sizes, end = self._sizes_and_end()
         with closing(open_store_files(layout, self._config, sizes, Access.READ)) as source:
             begin = source.log.min_offset
-            source.queues.unread = {}  # the copy's follow from its log
+            source.queues.unread = {}  # the copy's queues are made from its log
             source.queues.recover(scan=False)
             source.queues.expire(begin)
             source.queues.refresh(end)
@@ -148,10 +148,10 @@ class _Run:
         )
         return done
 
-    # what is there
+    # store and copy before the run
 
     def _known_copy(self) -> BackupNote | None:
-        """What is known of the copy; None when there is none yet. BackupError: something else is there."""
+        """The copy's note; None if there is no copy yet. BackupError: `target` holds other files."""
         root = self._copy.root
         if root == self._layout.root or root in self._layout.root.parents or self._layout.root in root.parents:
             raise BackupError(root, "it lies in the store, or the store in it", "name a directory elsewhere")
@@ -161,26 +161,26 @@ class _Run:
         return note
 
     def _is_blank(self) -> bool:
-        """Whether nothing is there, or what the first step of a first run leaves."""
+        """Whether the copy's directory is empty, apart from files of an interrupted first run."""
         root, own, note = self._copy.root, self._copy.own, self._copy.backup_note
         left = {own, note.with_name(note.name + TEMPORARY_SUFFIX)}
         return all(path in left for folder in (root, own) if folder.is_dir() for path in folder.iterdir())
 
     def _sizes_and_end(self) -> tuple[FileSizes, int]:
-        """The sizes of the store's files, and the physical offset up to which its log is to be copied."""
+        """The sizes of the store's files, and the physical offset up to which its log is copied."""
         holder = StoreLock.holder(self._layout.lock)
         mode = OpenMode.READ_ONLY if holder is None else OpenMode.FOLLOW
         with MessageStore.open(self._layout.root, replace(self._config, mode=mode, progress=self._recovering)) as store:
             sizes, end = store.sizes, store.physical_end
         point = read_recovery_point(self._layout.coverage)
         if holder is not None and point is not None and point.lock_mtime_ns == written_ns(self._layout.lock):
-            end = point.physical_end  # a power cut may take what is behind it, and give its place to others
+            end = point.physical_end  # after a power cut other records may lie behind it
         return sizes, end
 
     def _require_same(self, source: StoreFiles, note: BackupNote, end: int) -> int:
-        """Where the copy ends. BackupError: it does not hold what the store held up to there."""
+        """Physical end of the copy. BackupError: it differs from the store before that."""
         root, begin = self._copy.root, source.log.min_offset
-        with MessageStore.open(root, self._copy_config()) as copy:  # recovers it where the last run was cut short
+        with MessageStore.open(root, self._copy_config()) as copy:  # recovers it after an interrupted run
             have = copy.physical_end
             is_empty = not copy.stats().commit_log_files
         if note.end < 0 and (is_empty or have < begin):  # it never was one
@@ -207,7 +207,7 @@ class _Run:
     # copying
 
     def _make(self, sizes: FileSizes) -> BackupNote:
-        """An empty store, which says of itself that it is to be a backup before it says that it is a store."""
+        """Make an empty store. Its note, which makes it a backup, is written before its folders."""
         copy, made = self._copy, []
         made += make_directory(copy.root, keep_owner=False, mode=STORE_MODE)
         note = BackupNote(str(self._layout.root), False, 0, -1, self._config.clock(), {})
@@ -220,7 +220,7 @@ class _Run:
         return note
 
     def _clear(self) -> None:
-        """An empty store again."""
+        """Make the copy an empty store again."""
         begin_writing(self._copy, self._disk)
         for folder in (*self._copy.commit_log.writable, self._copy.consume_queues, self._copy.index):
             remove_tree(folder)
@@ -229,7 +229,7 @@ class _Run:
             remove_file(mark, self._disk)
 
     def _copy_log(self, source: StoreFiles, start: int, end: int) -> None:
-        """Append [start, end) of the store's log to the copy's, and bring it to disk."""
+        """Append the physical range [start, end) of the store's log to the copy's, and sync it."""
         begin_writing(self._copy, self._disk)
         file_bytes = source.log.files.file_bytes
         with (
@@ -245,7 +245,8 @@ class _Run:
             files.flush()
 
     def _chunks(self, source: StoreFiles, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-        """The log from `start` to `end`, in pieces of one file each. ReadError: retention took one."""
+        """(physical offset, bytes) of pieces of the log in [start, end), each of one file. ReadError: retention deleted
+        a file."""
         file_bytes = source.log.files.file_bytes
         while start < end:
             length = min(CHUNK_BYTES, end - start, file_bytes - start % file_bytes)
@@ -259,7 +260,7 @@ class _Run:
             start += length
 
     def _keep_numbers(self, source: StoreFiles) -> None:
-        """Queues whose messages have all expired keep their numbers: nothing else in the copy tells them."""
+        """Copy the newest entry of queues whose messages have all expired: only it holds their next queue offsets."""
         queues = ConsumeQueues(self._copy.consume_queues, source.queues.file_bytes, Access.WRITE, self._disk)
         queues.load()
         with closing(queues):
@@ -284,9 +285,9 @@ class _Run:
         return found
 
     def _copy_settings(self, offsets: dict[str, bytes], deleted: DeletedTopics) -> None:
-        """The settings as they are now, with the consumers' offsets of before. Deleted topics are read first: one that
-        goes in between is in the copy, without its settings. Those that were `deleted` before the log was copied are
-        deleted in the copy, too: retention may have forgotten them since."""
+        """Copy the current settings with the earlier consumer `offsets`. Deleted topics are read first: a topic that is
+        deleted meanwhile stays in the copy, without its settings. Topics that were `deleted` before the log was copied
+        are deleted in the copy, too, because retention may have dropped their note since."""
         layout, copy = self._layout, self._copy
         own = self._settings((layout.deleted_topics,))
         shape = {layout.sizes.name, layout.used_log_paths.name}
@@ -303,7 +304,7 @@ class _Run:
             replace_file(copy.own / name, content, self._disk)
         DeletedTopics(copy.deleted_topics, self._disk).include(deleted)
 
-    # what follows from the log
+    # derived data
 
     def _copy_config(self, max_bytes: int | None = None) -> StoreConfig:
         return StoreConfig(
@@ -319,8 +320,8 @@ class _Run:
         self._progress(CheckProgress(now.stage, now.done_bytes, now.total_bytes))
 
     def _derive(self, begin: int, start: int, end: int, unread: Collection[tuple[str, int]]) -> BackedUp:
-        """Open the copy, which recovers it, drop what the store has not any more, and close it cleanly. What the store
-        says of the queues `unread` is not known."""
+        """Open the copy, which recovers it, delete the log files that the store has deleted, and close it cleanly. The
+        disk refused the store's `unread` queues."""
         with MessageStore.open(self._copy.root, self._copy_config(max_bytes=end - begin)) as store:
             copied_end = store.physical_end
             if copied_end != end and not start <= copied_end < self._refused_end:
@@ -347,7 +348,7 @@ class _Run:
 
 
 def _has_newest(source: StoreFiles, files: FileQueue, point: RecoveryPoint) -> bool:
-    """Whether the newest record that a copy's mark speaks of is the store's there, too."""
+    """Whether the store has the newest record in the copy's recovery point at the same physical offset."""
     newest = point.newest_record
     if newest is None or newest.physical_offset < source.log.min_offset:
         return True

@@ -1,7 +1,7 @@
-"""repair: rebuild what is derived, cut or mark what is damaged, never touch a good record.
+"""repair: rebuilds derived data, and cuts or frames damaged bytes. Good records are never changed.
 
-Stopping is safe at any point: what would make the next opening trust the store goes first, damaged bytes are copied
-before they are framed, and what is derived is made again by an opening, which any later opening would do as well.
+Stopping is safe at any point. The marks that make an opening trust the store are removed first, damaged bytes are
+copied before they are framed, and derived data is made again by an opening, as by any later one.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from engine.store import MessageStore
 def repair_store(
     path: Path | str, progress: Callable[[CheckProgress], None] | None = None, config: StoreConfig | None = None
 ) -> Iterator[str]:
-    """Repair an unmounted store, yielding a sentence for each thing done; nothing when nothing was wrong.
+    """Repair an unmounted store; yield a sentence for each change, none for a good store.
 
-    `config` says where its log is, and how it is opened afterwards; its mode counts for nothing. OpenError,
-    ObstructedError, StoreFullError, OSError. Safe to stop and to run again.
+    `config` is used to find the log and to open the store afterwards; its mode is ignored. OpenError, ObstructedError,
+    StoreFullError, OSError. It is safe to stop and to run again.
     """
     config = replace(config or StoreConfig(), mode=OpenMode.WRITE)
     layout = layout_of(store_root(path), config)
@@ -72,7 +72,7 @@ def repair_store(
             evidence = _evidence(layout, config)
             yield from _note_deleted(layout, config, evidence)
             _distrust(layout, config)
-            if layout.check_note.exists():  # of how it was
+            if layout.check_note.exists():  # it describes the store before the repair
                 remove_file(layout.check_note, config.disk)
             for problem in problems:
                 if problem.kind is ProblemKind.CONFIG:
@@ -81,13 +81,13 @@ def repair_store(
             yield from _frame_damage(layout, config, evidence)
             yield from _drop_derived(layout, config, problems)
     with MessageStore.open(path, config):
-        pass  # what was removed is made again
+        pass  # the opening makes removed derived data again
     yield from (f"not mended: {problem}" for problem in check_store(path, progress, config))
 
 
 @contextmanager
 def _derived(layout: StoreLayout, config: StoreConfig) -> Iterator[StoreFiles]:
-    """The store as it is, to be read: log, and queues up to where they go."""
+    """The store's files, opened for reading, with the ends of the queues found."""
     with closing(open_store_files(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
         parts.queues.unread = {}
         parts.queues.recover(scan=True)
@@ -107,13 +107,13 @@ def _scan(files: FileQueue, config: StoreConfig, evidence: Evidence) -> LogScan:
 
 
 def _multi_dispatch(layout: StoreLayout, config: StoreConfig) -> bool:
-    """Whether the queues show that multi-dispatch has filled them: asked before any of them is removed."""
+    """Whether multi-dispatch has filled any queue. Call it before a queue is removed."""
     with _derived(layout, config) as parts:
         return shows_multi_dispatch(parts.log, parts.queues, parts.log.min_offset)
 
 
 def _note_deleted(layout: StoreLayout, config: StoreConfig, evidence: Evidence) -> Iterator[str]:
-    """Note which topics their broker deleted, as long as the store shows that it was closed."""
+    """Note the topics that their broker deleted, while the store is still marked as closed."""
     table = read_topics(layout, config)
     names = frozenset(table.names() if table.problem is None else ())
     with closing(open_store_files(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
@@ -129,7 +129,7 @@ def _note_deleted(layout: StoreLayout, config: StoreConfig, evidence: Evidence) 
 
 
 def _distrust(layout: StoreLayout, config: StoreConfig) -> None:
-    """Make sure that every opening from now on looks at everything, RocketMQ's too."""
+    """Make every later opening check the whole store, RocketMQ's too."""
     begin_writing(layout, config.disk)
     if layout.coverage.exists():
         remove_file(layout.coverage, config.disk)
@@ -138,7 +138,7 @@ def _distrust(layout: StoreLayout, config: StoreConfig) -> None:
 
 
 def _frame_damage(layout: StoreLayout, config: StoreConfig, evidence: Evidence) -> Iterator[str]:
-    """Frame what is damaged in the log, so that every reader passes it."""
+    """Frame the damaged ranges of the log, so that readers skip them."""
     sizes = choose_at(layout, config).sizes
     file_bytes = sizes.commit_log_bytes
     yield from cut_long_files(layout, file_bytes, config.disk)
@@ -154,7 +154,8 @@ def _frame_damage(layout: StoreLayout, config: StoreConfig, evidence: Evidence) 
 
 
 def _cut_tail(layout: StoreLayout, config: StoreConfig, files: FileQueue, end: int) -> Iterator[str]:
-    """Cut what is after the log's last record while the queues are there that tell: it may hold whole records."""
+    """Cut the bytes after the log's last record, after a copy of whole records. The queues, which are the evidence, are
+    still there."""
     cut_bytes = written_after(files, end)
     if cut_bytes:
         yield from keep_records(layout, files, end, config.disk)
@@ -163,7 +164,7 @@ def _cut_tail(layout: StoreLayout, config: StoreConfig, files: FileQueue, end: i
 
 
 def _evidence(layout: StoreLayout, config: StoreConfig) -> Evidence:
-    """What is claimed of the log, before anything is changed."""
+    """The evidence about the log, before any change."""
     with _derived(layout, config) as parts:
         last_shutdown = read_last_shutdown(layout)
         point = valid_recovery_point(layout, parts.log, last_shutdown)
@@ -179,7 +180,7 @@ def _by_file(damage: DamagedRange, file_bytes: int) -> Iterator[tuple[int, int]]
 
 
 def _frame(layout: StoreLayout, config: StoreConfig, files: FileQueue, start: int, end: int, time_ms: int) -> str:
-    """Frame physical offsets [start, end), which lie in one file; what was done."""
+    """Frame physical offsets [start, end), which lie in one file; return a sentence about it."""
     what = f"{end - start:,} damaged bytes at physical offset {start}"
     file = files.find(start)
     if file is None:
@@ -190,7 +191,7 @@ def _frame(layout: StoreLayout, config: StoreConfig, files: FileQueue, start: in
         return f"left {what} as they are: too few to be framed"
     if file.access is Access.READ:
         return f"left {what} as they are: {file.path.parent} is only read"
-    if unread_end(file, first, last) > first:  # what is there may be good: a disk that recovers shows it again
+    if unread_end(file, first, last) > first:  # the bytes may be good, and readable again once the disk recovers
         return f"left {what} as they are: the disk refuses to read them, and readers pass them"
     kept = keep_bytes(layout.own / DAMAGED, file, first, last, config.disk)
     write_tombstone(file, first, last, time_ms)
@@ -199,7 +200,7 @@ def _frame(layout: StoreLayout, config: StoreConfig, files: FileQueue, start: in
 
 
 def _fill_in(layout: StoreLayout, config: StoreConfig, file_bytes: int, start: int, end: int) -> None:
-    """Make a missing file: a blank, or a frame up to `end`, where the log ended in it."""
+    """Make a missing log file: a blank, or a frame up to `end` if the log ended in it."""
     path = layout.commit_log.in_turn(start // file_bytes)[0] / file_name(start)
     file = MappedFile.create(path, file_bytes, Access.WRITE, start=start, disk=config.disk, sync=True)
     write_tombstone(file, 0, end - start, 0)
@@ -210,7 +211,7 @@ def _fill_in(layout: StoreLayout, config: StoreConfig, file_bytes: int, start: i
 
 
 def _drop_derived(layout: StoreLayout, config: StoreConfig, problems: Sequence[Problem]) -> Iterator[str]:
-    """Remove what does not agree with the log; the opening that follows makes it again."""
+    """Remove derived data that does not agree with the log. The next opening makes it again."""
     entry_bytes = choose_at(layout, config).sizes.consume_queue_bytes
     yield from _set_aside(layout, config, problems)
     queues = {Path(problem.path).parts[1:3] for problem in problems if problem.kind is ProblemKind.CONSUME_QUEUE}
@@ -224,17 +225,17 @@ def _drop_derived(layout: StoreLayout, config: StoreConfig, problems: Sequence[P
 
 
 def _set_aside(layout: StoreLayout, config: StoreConfig, problems: Sequence[Problem]) -> Iterator[str]:
-    """Move files of queues and index out of the way that the disk refuses: it may read them later."""
+    """Quarantine the files of queues and index that the disk refuses, because it may read them later."""
     reasons = (REFUSED_PAGE, REFUSED_FILE)
     found = {one.path: (one.position, reason) for reason in reasons for one in problems if one.text.endswith(reason)}
     for path, (position, reason) in sorted(found.items()):
-        with suppress(RefusedReadError):  # nothing else has what the file has
+        with suppress(RefusedReadError):  # it is not derived data
             refused = RefusedReadError(-1, reason, layout.root / path, position)
             yield set_aside(layout, refused, config.disk)
 
 
 def _drop_queue(layout: StoreLayout, config: StoreConfig, file_bytes: int, topic: str, queue_id: int) -> None:
-    """Remove a queue's entries but for the newest, which says what numbers are taken."""
+    """Remove a queue's entries except the newest, which keeps older queue offsets from being given again."""
     newest = _newest_entry(layout, file_bytes, topic, queue_id)
     with suppress(OSError):
         remove_tree(layout.consume_queues / topic / str(queue_id))
@@ -246,7 +247,7 @@ def _drop_queue(layout: StoreLayout, config: StoreConfig, file_bytes: int, topic
 
 
 def _newest_entry(layout: StoreLayout, file_bytes: int, topic: str, queue_id: int) -> tuple[int, int, int, int] | None:
-    """A queue's newest entry: its queue offset, and what it holds; None when there is none."""
+    """(queue offset, physical offset, size, tags code) of a queue's newest entry; None without one."""
     queues = ConsumeQueues(layout.consume_queues, file_bytes, Access.READ)
     queues.load()
     with closing(queues):

@@ -1,4 +1,4 @@
-"""StoreFiles: all of an opened store, as recovery, check, backup and repair take it."""
+"""StoreFiles: the parts of an opened store, for recovery, check, backup and repair."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StoreFiles:
-    """The parts of one store. A class that uses only some of them takes those."""
+    """The parts of one store. A class that needs only some takes those instead."""
 
     layout: StoreLayout
     access: Access
@@ -33,7 +33,7 @@ class StoreFiles:
     dispatcher: Dispatcher
     deleted: DeletedTopics
     multi_dispatch: bool
-    """Whether the config says that records have secondary slots."""
+    """Whether the config allows secondary slots."""
     ignored: IgnoredErrors
 
     @property

@@ -1,4 +1,4 @@
-"""check: re-derive every consume-queue and index byte of a store from its commit log, and say what differs."""
+"""check: derive every consume-queue and index byte of a store again from its commit log, and report differences."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Progress = Callable[[CheckProgress], None]
 
 
 def settings_problems(layout: StoreLayout, topics: TopicTable, choice: ChosenSizes) -> Iterator[Problem]:
-    """What is wrong with all but the log and what is derived from it."""
+    """Problems outside of the log and its derived data: settings, obstacles and backups."""
     if topics.problem is not None:
         yield Problem(ProblemKind.CONFIG, "config/topics.json", -1, topics.problem.reason)
     if choice.rebuild_index:
@@ -54,20 +54,20 @@ def settings_problems(layout: StoreLayout, topics: TopicTable, choice: ChosenSiz
 
 
 Begins = Callable[[], Callable[[str], int]]
-"""Where each topic's records begin by now; of the topic "" the log itself."""
+"""Returns a function from a topic to the physical offset at which its records begin now; "" is the log itself."""
 
 
 def check_store_files(
     parts: StoreFiles, end: int, progress: Progress | None = None, begins: Begins | None = None
 ) -> Iterator[Problem]:
-    """Check an open store up to the physical offset `end`. `begins`: another process has it open, and what it deleted
-    meanwhile is not to be missed; of the log's files the caller has to see to that."""
+    """Check an open store up to the physical offset `end`. `begins`: another process has it open, and records that it
+    deletes meanwhile are no problem. The caller must handle deleted files of the log."""
     evidence = evidence_at_rest(parts.log, parts.queues, parts.deleted, None, clean=False, end=end)
     return Check(parts, end, progress, evidence, begins).problems()
 
 
 class Check:
-    """One check: `end` None finds the log's end itself, as an opening would; else the store is open."""
+    """One check. `end` None: the store is closed, and the check finds the log's end as an opening would."""
 
     def __init__(
         self,
@@ -87,12 +87,12 @@ class Check:
         self._done = 0
 
     def problems(self) -> Iterator[Problem]:
-        """Everything that is wrong."""
+        """All problems."""
         parts = self._parts
         begin = self._log.min_offset
         queues = CheckedQueues(parts.queues, are_extended=has_extensions(parts.layout))
         index = CheckedIndex(parts.index, begin, is_settled=self._evidence.is_clean or self._end is not None)
-        # The checked queues and index take what dispatch would write, and compare it.
+        # The checked queues and index get the entries that dispatch would write, and compare them.
         dispatcher = Dispatcher(cast(ConsumeQueues, queues), cast(Index, index), parts.dispatcher.levels)
         yield from file_problems(parts.layout, parts.log.files)
         scan = LogScan(
@@ -132,7 +132,7 @@ class Check:
             yield from self._checkpoint_problems(scan.newest.store_time_ms if scan.newest else 0)
 
     def _seed(self) -> Seed:
-        """A queue whose first records have expired may begin anywhere."""
+        """After the first records have expired, a queue may begin at any queue offset."""
         first = 0 if self._log.min_offset == 0 else None
         return lambda topic, queue_id: first
 
@@ -144,14 +144,14 @@ class Check:
             self._progress(CheckProgress(self._stage, max(physical_offset - begin, 0), max(total, 0)))
 
     def _damage_problems(self, damaged: Sequence[DamagedRange]) -> Iterator[Problem]:
-        """Stretches of the log that hold no good record; one that a repair has framed is no finding any more."""
+        """Ranges of the log without a good record, except those that a repair has framed."""
         for damage in damaged:
             if damage.is_new:
                 text = f"{damage.end - damage.start:,} bytes hold no good record: {damage.reason}"
                 yield self._at(ProblemKind.BAD_RECORD, damage.start, text)
 
     def _tail_problems(self, end: int) -> Iterator[Problem]:
-        """Bytes after the log's end: records that are torn, damaged, or of an earlier life of the log."""
+        """Bytes after the log's end: records that are torn, damaged, or left from before a truncation."""
         for file in self._log.files.files:
             if file.start + file.size <= end:
                 continue
@@ -187,7 +187,7 @@ class Check:
 
 
 def file_problems(layout: StoreLayout, files: FileQueue) -> Iterator[Problem]:
-    """What is wrong with the log's files, whatever they hold."""
+    """Problems of the log's files, apart from their contents."""
     kinds = {"foreign": ProblemKind.FOREIGN_FILE, "twice": ProblemKind.FOREIGN_FILE}
     for one in files.problems:
         kind = kinds.get(one.kind, ProblemKind.WRONG_SIZE)
@@ -214,7 +214,7 @@ def _config_problems(layout: StoreLayout) -> Iterator[Problem]:
 
 
 def _refused_files(layout: StoreLayout) -> Iterator[Problem]:
-    """Small files that the disk can't read; of others who reads them says so."""
+    """Small files that the disk can't read. Reading any other one reports its own problem."""
     kinds = {
         layout.checkpoint: ProblemKind.CHECKPOINT,
         layout.consumer_offsets: ProblemKind.CONFIG,

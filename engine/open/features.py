@@ -1,4 +1,4 @@
-"""Kinds: what of a broker's store is in a form that we don't read, and what that means for reader and writer.
+"""Features: data of a broker's store that fsstore does not read, and its consequences for readers and writers.
 
     consumequeue/CURRENT, consumequeue_rocksdb/CURRENT    consume queues in RocksDB
     batchconsumequeue/, queue.type=BatchCQ                topics whose queue entries stand for batches
@@ -6,8 +6,8 @@
     consumequeue_ext/                                     further facts about entries, for filters
     config/<name>/CURRENT                                 topics, groups or offsets in RocksDB
 
-The commit log of each kind is ours to read: every record names its topic, queue and number. So queues that can't be
-read as files are derived from the log, and only a writer, who would have to keep all of it up, is refused.
+The commit log of such a store is readable, because every record has its topic, queue id and queue offset. So queues
+that are not readable as files are derived from the log. Only writers are refused: they would have to update all data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from engine.settings.topics_file import TopicTable
 
 ROCKSDB_QUEUES = ("consumequeue", "consumequeue_rocksdb")
 ROCKSDB_MARK = "CURRENT"
-"""A file that each RocksDB database has."""
+"""File in every RocksDB database."""
 
 BATCH_QUEUES = "batchconsumequeue"
 _BATCH_TYPE = ("queue.type", "BatchCQ")
@@ -35,19 +35,19 @@ _NOT_SHOWN = {
     "metadata": "topics without messages, permissions, and offsets of consumer groups",
     "rdb": "topics without messages, permissions, and offsets of consumer groups",
 }
-"""What a broker keeps in each of its RocksDB databases below config/."""
+"""Contents of a broker's RocksDB databases below config/."""
 
 _TOPICS_ELSEWHERE = ("topics", "metadata", "rdb")
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFeatures:
-    """What of a store is not read.
+    """Data of a store that is not read.
 
-    `queues` names why its consume queues are not, or not all of them: then they are derived from the log; None for
-    files. `has_both` says that some may be there as files too. `unwritable` names what a writer would leave behind.
-    `not_shown` are sentences about what nobody gets to see. `topics_known`: whether topics.json names each topic.
-    `has_batches`: several messages may be kept as one record, and their keys are in no index of the broker's.
+    `queues`: the reason why consume queues are derived from the log; None if they are readable files. `has_both`: some
+    queues may also exist as files. `unwritable`: the data that a writer could not update, or None. `not_shown`:
+    sentences about data that no reader gets. `topics_known`: topics.json names each topic. `has_batches`: a record may
+    hold several messages, whose keys are in no index of the broker's.
     """
 
     queues: str | None = None
@@ -59,7 +59,7 @@ class StoreFeatures:
 
 
 def features_of(layout: StoreLayout, table: TopicTable) -> StoreFeatures:
-    """What kind of store is there now. OSError."""
+    """The features of the store as it is now. OSError."""
     root = layout.root
     marks = (f"{name}/{ROCKSDB_MARK}" for name in ROCKSDB_QUEUES)
     rocksdb = next((mark for mark in marks if (root / mark).is_file()), None)
@@ -105,7 +105,7 @@ def _with_attribute(table: TopicTable, name: str, value: str) -> Iterator[str]:
 
 
 def _topics_below(folder: Path) -> list[str]:
-    """Topics that a folder of queues holds a file of."""
+    """Topics of which a folder of queues has a file."""
     return [topic.name for topic in sorted(folder.iterdir()) if _holds_file(topic)] if folder.is_dir() else []
 
 

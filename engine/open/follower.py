@@ -1,9 +1,9 @@
 """Following: reading a store while another process writes it.
 
-The log is read on from where it was read to, record by record, and what is whole is shown: the writer's own consume
-queues lead to it, or those derived from the log where the writer's can't be read. Nothing is locked and nothing
-written below the store; a look when nothing happened costs a few calls, whatever the store's size. What came or went of
-a queue's files is noticed by `ConsumeQueues.refresh`.
+Each refresh reads the log from its last end and shows the whole records. The writer's own consume queues lead to them,
+or queues derived from the log if the writer's are unreadable. No file below the store is locked or written. A refresh
+without changes costs a few calls, independent of the store's size. `ConsumeQueues.refresh` finds changes of queue
+files.
 """
 
 from __future__ import annotations
@@ -39,40 +39,39 @@ if TYPE_CHECKING:
     from engine.settings.config import StoreConfig
 
 REFRESH_BYTES = 32 << 20
-"""Of the log that one refresh reads at most, so that it ends soon; the next goes on."""
+"""Limit of the bytes of log that one refresh reads, so that it ends soon. The next one continues."""
 
 STUCK_SECONDS = 1.0
-"""How long bytes that are no record may still become one; then they are damage, passed when a queue leads past it."""
+"""Time after which bytes that are no record count as damage, which is skipped once a queue leads past it."""
 
 MAX_LOOKS = 200
-"""How often the queue of the newest record is looked at for its entry; a deleted topic's never comes."""
+"""Limit of the refreshes that look for the newest record's entry. A deleted topic never gets one."""
 
 MAX_LOOKS_BESIDE = 10
-"""The same where the writer has queues in RocksDB, too: the files may be of a time before, and get no more entries."""
+"""MAX_LOOKS for a writer that also has queues in RocksDB: the queue files may be old, and get no more entries."""
 
 TELLING_FOLDERS = ("consumequeue_rocksdb", "batchconsumequeue")
-"""What comes into them, or into the store's root, tells of which kind it is."""
+"""Folders whose contents, like those of the store's root, show its features."""
 
 NEWEST_BYTES = 4096
-"""So many bytes of the newest record are compared at each look: they are others when the log was rewritten."""
+"""Number of bytes of the newest record that each refresh compares. They differ if the log was rewritten."""
 
 INDEX_SECONDS = 1.0
-"""For so long a store may lack an index file before one is derived: brokers make the first with the first message."""
+"""Time for which a store may lack index files before an index is derived. Brokers make one with the first message."""
 
 BEHIND_SECONDS = 5.0
-"""For so long a message may lack its keys in the index files before an index is derived: a broker that keeps keys in
-RocksDB by now leaves the files that it had."""
+"""Time for which a message may lack its keys in the index files before an index is derived. A broker that has changed
+to keys in RocksDB leaves its old index files."""
 
 PROOF_SECONDS = 1.0
-"""After that time an index whose sizes could not be proved is tried again, if the log has grown; then after twice that
-time, and so on."""
+"""Time after which the proof of an index's sizes is tried again if the log has grown. It doubles with each try."""
 
 NEWEST_ENTRIES = 64
-"""So many of a queue's newest entries are looked at for one that leads to a whole record."""
+"""Number of a queue's newest entries that are searched for one that leads to a whole record."""
 
 QUEUES_SECONDS = 1.0
-"""For so long a record may lack a queue, in a store without any, before queues are derived: its writer may be about to
-make them."""
+"""Time for which a record may lack a queue in a store without queues before they are derived. Its writer may be about
+to make them."""
 
 NO_QUEUES = "no consume queue as a file"
 
@@ -80,16 +79,16 @@ Slot = tuple[str, int, int]
 """Topic, queue id, queue offset."""
 
 Gap = tuple[int, int]
-"""Physical offsets: records behind the first and before the second have no keys in index files."""
+"""Two physical offsets: records after the first and before the second have no keys in index files."""
 
 
 class Follower:
-    """Takes in what the writer did. Thread safety: one refresh at a time; readers go on meanwhile."""
+    """Takes over the writer's changes. Thread safety: one refresh at a time, beside any readers."""
 
     def __init__(
         self, parts: StoreFiles, topics: TopicView, choice: ChosenSizes, config: StoreConfig, listener: StoreListener
     ) -> None:
-        """Positions are found by `begin`. `choice` are the sizes with which the files were opened."""
+        """Call `begin` next. `choice` has the sizes with which the files were opened."""
         self._parts = parts
         self._layout = layout = parts.layout
         self._log = parts.log
@@ -132,7 +131,7 @@ class Follower:
         self._kind_watches = [Watch(folder) for folder in folders]
 
     def begin(self) -> None:
-        """Find where the writer's queues end, and what the log has after that; or derive queues from all of it."""
+        """Find the ends of the writer's queues and of the log after them, or derive queues from the whole log."""
         self._kind = features_of(self._layout, self._topics.table)
         self._begin_at(self._newest_by_files())
         if self._must_derive():
@@ -141,26 +140,26 @@ class Follower:
 
     @property
     def derived_reason(self) -> str | None:
-        """Why queues and index are derived from the log; None when the writer's own are used."""
+        """The reason why queues and index are derived from the log; None if the writer's own are used."""
         return self._kind.queues if self._derivation is not None else None
 
     @property
     def not_shown(self) -> tuple[str, ...]:
-        """What nobody gets to see, in sentences: data of a kind that is not read, and the log behind its end where the
-        disk refuses it."""
+        """Sentences about data that no reader gets: data of features that are not read, and the log behind its end if
+        the disk refuses it."""
         if self._refused is None:
             return self._kind.not_shown
         return *self._kind.not_shown, f"the log from physical offset {self._end:,} on: {self._refused}"
 
     def close(self) -> None:
-        """Remove what was derived."""
+        """Remove derived queues and index."""
         for derived in (self._derivation, self._derived_index):
             if derived is not None:
                 derived.close()
         self._derivation = self._derived_index = self._lacking = None
 
     def _begin_at(self, newest: tuple[int, int] | None) -> None:
-        """Show what ends with the record at [physical offset, end); None: the log from its begin."""
+        """Show the log up to the end of `newest`, the record at [physical offset, end); None: up to its begin."""
         self._newest = self._number = None
         self._log_begin = self._end = self._log.min_offset
         if newest is not None:
@@ -173,7 +172,7 @@ class Follower:
 
     @property
     def index_state(self) -> IndexState:
-        """Whether keys are found."""
+        """The index in use, or the reason why there is none."""
         index = self._index
         if self._derivation is not None:
             return IndexState("derived", f"made from the commit log: the store has {self._kind.queues}")
@@ -197,8 +196,8 @@ class Follower:
         return IndexState("in use")
 
     def refresh(self) -> bool:
-        """Look for new records, queues and topics, and for files that came or went; whether anything changed. After an
-        error (StoreError, OSError) the next call looks at everything."""
+        """Find new records, queues and topics, and added or removed files; return whether anything changed. After an
+        error (StoreError, OSError) the next call lists all folders again."""
         try:
             return self._refresh()
         except BaseException:
@@ -243,8 +242,8 @@ class Follower:
         return self._refresh_index() or changed
 
     def _reload_topics(self) -> bool:
-        """Read topics.json; whether anything changed. A broker names a deleted topic no more, and then removes the
-        files of its queues, in a folder that stays."""
+        """Read topics.json; return whether it changed. A broker removes a deleted topic from it, and later the files of
+        its queues, in a folder that stays."""
         before = set(self._topics.table.names())
         changed = self._topics.reload()
         for topic in before.difference(self._topics.table.names()):
@@ -252,12 +251,12 @@ class Follower:
         return changed
 
     def _are_leaving(self) -> bool:
-        """Whether files of a topic may have gone that topics.json names no more."""
+        """Whether queue files may have been removed of a topic that is no longer in topics.json."""
         self._leaving = {topic: watch for topic, watch in self._leaving.items() if self._queues.queue_ids(topic)}
         return any(watch.changed() for watch in self._leaving.values())
 
     def _lacks_queues(self) -> bool:
-        """Whether a record has waited for a queue for a while, in a store that has none."""
+        """Whether a record has lacked a queue for QUEUES_SECONDS, in a store without queues."""
         if self._awaited is None or self._queues.topics():
             self._no_queues_since = None
         elif self._no_queues_since is None:
@@ -265,21 +264,21 @@ class Follower:
         return self._no_queues_since is not None and time.monotonic() - self._no_queues_since >= QUEUES_SECONDS
 
     def _kind_now(self) -> StoreFeatures:
-        """What kind of store is there by now; one whose queues were missing has none until it has some."""
+        """The store's features now. If its queues were missing, `queues` says so until some exist."""
         kind = features_of(self._layout, self._topics.table)
         if self._are_queues_missing and kind.queues is None and not self._listed_queues().topics():
             return replace(kind, queues=NO_QUEUES)
         return kind
 
     def _listed_queues(self) -> ConsumeQueues:
-        """The writer's own queues, as their folders are now."""
+        """The writer's own queues, as listed now."""
         queues = ConsumeQueues(self._layout.consume_queues, self._queues.file_bytes, Access.READ)
         queues.load()
         return queues
 
     def _refresh_index(self) -> bool:
-        """Look for what the writer indexed; or index it, where it has no index file for a while, or leaves those that
-        it has."""
+        """Refresh the writer's index, or derive one if its files are missing or lack keys; return whether it
+        changed."""
         index, derived = self._index, self._derived_index
         is_waited_for = derived is not None and self._lacking is None
         if is_waited_for and self._index_watch.changed() and index_paths(self._layout.index):
@@ -302,7 +301,7 @@ class Follower:
         return changed
 
     def _lacking_keys(self) -> str | None:
-        """Which keys of messages that were there at the look before this one the index files lack, if any."""
+        """A text about keys, of records older than BEHIND_SECONDS, that the index files lack; None without any."""
         now = time.monotonic()
         if now < self._next_keys_look:
             return None
@@ -321,8 +320,7 @@ class Follower:
         return None
 
     def _gaps(self) -> list[Gap]:
-        """Where, before an index file and behind the one before it, records may lie whose keys are in none; known since
-        the look before."""
+        """The gaps between index files, known since the last look, in which records may have keys in no file."""
         files = self._index.files
         ends = [-1, *(one.last_physical_offset for one in files[:-1])]
         begins = [one.header.begin_physical_offset for one in files]
@@ -334,7 +332,7 @@ class Follower:
         return sorted(due)
 
     def _are_keys_between(self, gap: Gap) -> bool:
-        """Whether there is a record with keys within a gap; as far as one look reads. The next one goes on."""
+        """Whether a record within a gap has keys. One call reads a part of the gap, and the next one continues."""
         (after, before), files = gap, self._log.files
         begin = self._gaps_looked.get(gap, files.min_offset)
         if gap not in self._gaps_looked and after >= begin:
@@ -344,19 +342,20 @@ class Follower:
         return self._gaps_looked[gap] < 0
 
     def _are_keys_left_out(self, due: int) -> bool:
-        """Whether the log has a record with keys behind those in the index files, up to `due`; as far as one look
-        reads. The next one goes on."""
+        """Whether a record behind those in the index files, and before `due`, has keys. One call reads a part of the
+        log, and the next one continues."""
         last, files = self._index.last_physical_offset, self._log.files
         if self._newest is not None and last >= self._newest[0]:
             return False
-        begin = last - last % files.file_bytes  # a frame begins there, whatever the index says
+        begin = last - last % files.file_bytes  # a frame begins there even if the index is wrong
         begin = max(files.min_offset, begin, self._keys_looked)
         looked = self._looked_for_keys(begin, due, last)
         self._keys_looked = max(looked, self._keys_looked)
         return looked < 0
 
     def _looked_for_keys(self, begin: int, end: int, after: int) -> int:
-        """How far of [begin, end) one look came without a record with keys behind `after`; -1: there is one."""
+        """Physical offset in [begin, end] up to which no record behind `after` has keys, by a read of about
+        REFRESH_BYTES; -1: a record has keys."""
         if begin >= end:
             return begin
         files = self._log.files
@@ -379,16 +378,16 @@ class Follower:
         self.close()
 
     def _list_log(self) -> bool:
-        """List the log's files if they may have changed; whether they had."""
+        """List the log's files if they may have changed; return whether they had."""
         files = self._log.files
         last = files.last
-        is_growing = last is not None and _length(last) != files.file_bytes  # somebody copies it here just now
+        is_growing = last is not None and _length(last) != files.file_bytes  # it is being copied here
         return (self._log_watch.changed() or is_growing) and files.refresh()
 
-    # queues of our own
+    # derived queues
 
     def _is_of_other_kind(self) -> bool:
-        """Whether by now the writer's queues are of another kind, or no file of them follows the log any more."""
+        """Whether the writer's queues have changed their kind, or their files do not follow the log any more."""
         looks = [watch.changed() for watch in self._kind_watches]
         if any(looks):
             self._reload_topics()
@@ -398,7 +397,7 @@ class Follower:
         return self._derivation is None and self._are_files_behind
 
     def _must_derive(self) -> bool:
-        """Whether the writer's queues can't be used: there are none as files, or these do not lead to each record."""
+        """Whether the writer's queues can't be used: they are no files, or do not lead to every record."""
         kind = self._kind
         if kind.queues is None:
             return False
@@ -421,7 +420,7 @@ class Follower:
         self._told_generation = self._queues.generation
 
     def _take_derived(self, derivation: Derivation, most_bytes: int | None) -> bool:
-        """Dispatch what the log has, and show it; whether there was any."""
+        """Dispatch new records of the log, and show them; return whether there were any."""
         try:
             derivation.advance(most_bytes)
         finally:
@@ -452,7 +451,7 @@ class Follower:
         return changed
 
     def _forget_deleted(self, derivation: Derivation) -> bool:
-        """Drop topics that their broker deleted, where topics.json is what knows them."""
+        """Drop the topics that their broker deleted, if topics.json has all topics; return whether there were any."""
         table = self._topics.table
         if not self._kind.topics_known or table.problem is not None or not table.names():
             return False
@@ -463,10 +462,10 @@ class Follower:
             self._listener.queue_gone(topic, queue_id)
         return bool(gone)
 
-    # a log that is another than the one that was shown
+    # a rewritten log
 
     def _is_rewritten(self, known: tuple[MappedFile, ...]) -> bool:
-        """Whether the log went back, or one of its `known` files was replaced, or its newest record is another."""
+        """Whether the log begins earlier, or one of its `known` files was replaced, or its newest record differs."""
         files = self._log.files
         begin = files.min_offset
         shown = (one for one in known if begin <= one.start < self._end)
@@ -478,7 +477,7 @@ class Follower:
         physical_offset, head = self._newest
         try:
             return self._log.files.peek(physical_offset, len(head)) != head
-        except RefusedReadError:  # what can't be read is shown as it was
+        except RefusedReadError:  # an unreadable log stays shown as it was
             return False
 
     def _remember_newest(self, physical_offset: int, end: int) -> None:
@@ -489,7 +488,7 @@ class Follower:
             self._newest = None
 
     def _withdraw(self) -> None:
-        """Show nothing of the log and the queues any more, and say so: their places are to mean other messages."""
+        """Hide the log and the queues, and notify listeners: their offsets will have other messages."""
         self._is_withdrawn = True
         self._newest = self._awaited = self._stuck_since = None
         self._keys_due = self._keys_looked = 0
@@ -504,7 +503,7 @@ class Follower:
             self._listener.queue_gone(topic, queue_id)
 
     def _begin_again(self) -> None:
-        """Show what is there now. OpenError, OSError: nothing is shown, and the next look tries again."""
+        """Show the store as it is now. OpenError, OSError: it stays hidden, and the next refresh tries again."""
         layout = self._layout
         self._reload_topics()
         if layout.root.is_dir():
@@ -529,18 +528,18 @@ class Follower:
         self._listener.topics_changed()
 
     def _require_same_log(self) -> None:
-        """UnsupportedStoreError when the store's log is in another folder by now: it is of another kind."""
+        """UnsupportedStoreError if the store's log is in another folder now: its kind has changed."""
         layout = self._layout
         if layout.commit_log != self._log.files.paths:
             folder = layout.shown(layout.commit_log.folders[0])
             what = f"following a log that is another by now ({layout.framing.kind}, {folder})"
             raise UnsupportedStoreError(layout.root, what, "mount the store again")
 
-    # sizes, which no file may have told yet
+    # sizes, which may not be known yet
 
     def _has_other_sizes(self, listed: bool) -> bool:
-        """Whether files say by now that those of the log or the queues have other sizes than they are read with. An
-        index that is found to have others is opened with them."""
+        """Whether files now show that log or queues have other sizes than the ones in use. The index is reopened if its
+        sizes differ."""
         if not self._may_tell_sizes(listed):
             return False
         before, sizes = self._choice, self._parts.sizes
@@ -561,7 +560,7 @@ class Follower:
         )
 
     def _may_tell_sizes(self, listed: bool) -> bool:
-        """Whether a file is there of a kind that had none, or one that does not fit, or an index may be proved now."""
+        """Whether sizes may be found now: by the first file of a kind, by one that does not fit, or by a new proof."""
         found, log, index = self._choice.found, self._log.files, self._index
         if found.commit_log_bytes is None:
             return bool(log.files or log.problems)
@@ -583,12 +582,12 @@ class Follower:
         return True
 
     def _publish(self) -> None:
-        """Let readers see the log up to where it is whole."""
+        """Make the log readable up to its whole end."""
         self._log.resume(self._end, 0)
         self._published = self._end
 
     def _is_behind(self) -> bool:
-        """Whether the queues need another look though nothing may have happened since."""
+        """Whether the queues must be refreshed again, even without a change of their folders."""
         return self._awaited is not None or self._queues.is_behind
 
     def _follow_queues(self) -> bool:
@@ -615,7 +614,7 @@ class Follower:
         return bool(appended) or came_or_went
 
     def _is_there(self, slot: Slot) -> bool:
-        """Whether its queue holds the entry of a record, or nothing tells, because the disk refuses the queue."""
+        """Whether the slot has its entry, or the disk refuses its queue."""
         topic, queue_id, queue_offset = slot
         try:
             queue = self._queues.get(topic, queue_id)
@@ -626,7 +625,7 @@ class Follower:
     # the log
 
     def _advance(self) -> None:
-        """Move the end over what is whole after it."""
+        """Move the end past the whole records after it."""
         began = self._end
         limit = began + REFRESH_BYTES
         self._refused = None
@@ -636,7 +635,7 @@ class Follower:
             self._stuck_since = None
 
     def _advance_in_file(self, limit: int) -> bool:
-        """Move within one file, or to the next one; whether there may be more."""
+        """Move the end within one file, or to the next one; return whether more may follow."""
         file = self._log.files.find(self._end)
         if file is None:
             return self._skip_expired()
@@ -668,14 +667,14 @@ class Follower:
         return False
 
     def _skip_expired(self) -> bool:
-        """Retention overtook us: go on where the log begins now."""
+        """Continue at the log's begin if retention has deleted the log at the end; return whether it has."""
         if self._end >= self._log.min_offset:
             return False
         self._end, self._number = self._log.min_offset, None
         return True
 
     def _note_newest(self, found: ScannedRecords) -> None:
-        """Remember the newest record that a queue must lead to, to know when its writer's dispatch has caught up."""
+        """Remember the newest record that gets an entry, to find out when the writer has dispatched it."""
         rows = queued_rows(found)
         if len(rows):
             row = int(rows[-1])
@@ -684,7 +683,7 @@ class Follower:
             self._awaited, self._looks = (topic, *place), 0
 
     def _pass_damage(self) -> bool:
-        """Go on after bytes that are no record once a queue leads past them; whether that helped."""
+        """Skip bytes that are no record once a queue leads past them; return whether the end moved."""
         now = time.monotonic()
         if self._stuck_since is None:
             self._stuck_since = now
@@ -700,8 +699,8 @@ class Follower:
         return True
 
     def _newest_by_files(self) -> tuple[int, int] | None:
-        """Physical offset and end of the newest record that a queue leads to, whole or refused by the disk, by the
-        queues' files as they are now, whatever is shown of them; None when there is none."""
+        """Physical offset and end of the newest record that a queue leads to, whole or refused by the disk; None
+        without one. The queues' files are read as they are now, not as they are shown."""
         queues = self._listed_queues()
         found = np.concatenate([np.empty(0, ENTRY), *queues.newest_entries(NEWEST_ENTRIES)])
         found = found[~is_pre_blank(found)]
@@ -714,7 +713,7 @@ class Follower:
         return None
 
     def _refusal(self, physical_offset: int, size_bytes: int) -> RefusedReadError | None:
-        """Why the disk does not give one of these bytes of the log; None: it gives all."""
+        """The error if the disk refuses one of these bytes of the log, else None."""
         try:
             self._log.files.peek(physical_offset, size_bytes)
         except RefusedReadError as error:
@@ -733,7 +732,7 @@ class Follower:
 
 
 def _length(file: MappedFile) -> int:
-    """Bytes that the file of that name has now; 0 when it is gone."""
+    """Current size in bytes of the file of that name; 0 if it is gone."""
     try:
         return file.path.stat().st_size
     except FileNotFoundError:

@@ -1,13 +1,12 @@
-"""Inspect a store before it is opened: where things are, its topics, its files' sizes (docs/format.md, 1).
+"""Geometry: a store's folders, topics and file sizes, found before it is opened (docs/format.md, 1).
 
-No file states the size of its kind, so the files themselves do: by their lengths, by the distances of their names; for
-an index, whose length fits many slot and entry counts, by proof. `config/sizes.json` remembers what we made.
+No file states its size, so sizes follow from the lengths of files and the distances of their names. The length of an
+index file fits many slot and entry counts, which need a proof. `config/sizes.json` has the sizes that fsstore used.
 
-The proof (docs/format.md, 7): an index file's size gives one equation, 4*S + 20*N = size - 40. The other comes from
-the file: entry 1 stands at 40 + 4*S + 20, and the header names its physical offset, the log its hash. Whatever S is,
-guessed or found so, is believed only when it explains the chains: putting the same hashes one after another into S
-slots gives the same links and the same slots. The log is asked too, but an entry that it does not explain condemns
-nothing: a later RocketMQ may index what we know nothing of.
+The proof (docs/format.md, 7): an index file's size gives one equation, 4*S + 20*N = size - 40. The file gives the other
+one: entry 1 is at position 40 + 4*S + 20, the header has its physical offset, and the log has its hash. S is believed
+only if it explains the chains: the same hashes, put one by one into S slots, give the same links and the same slots.
+The log is compared, too, but an entry without a key in the log proves nothing: a later RocketMQ may index other words.
 """
 
 from __future__ import annotations
@@ -41,18 +40,18 @@ Array = np.ndarray[Any, Any]
 KeysAt = Callable[[int], Sequence[str]]
 
 LEAST_LOG_FILE_BYTES = 512
-"""A shorter file is no file of a log, whatever its name."""
+"""A shorter file is never a file of a log."""
 
 CHECKED_ENTRIES = 1 << 20
-"""Chains are followed through so many of an index file's oldest entries."""
+"""Number of an index file's oldest entries through which chains are followed."""
 _ASKED_ENTRIES = 32
-"""For so many entries of an index file the log is asked whether their records have such a key."""
+"""Number of an index file's entries that are compared with the keys of their records in the log."""
 _SEARCH_WORDS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
 class FoundSizes:
-    """File sizes of a store, None where no file tells; `index_file_bytes` is the length of its index files."""
+    """File sizes of a store in bytes, by its files; None if no file shows one."""
 
     commit_log_bytes: int | None
     consume_queue_bytes: int | None
@@ -61,17 +60,17 @@ class FoundSizes:
 
 @dataclass(frozen=True, slots=True)
 class ChosenSizes:
-    """Sizes to open a store with. `rebuild_index`: its files can't be of these sizes; `note` says so to people."""
+    """Sizes to open a store with. `rebuild_index`: its index files have other sizes; `note` reports it."""
 
     sizes: FileSizes
     rebuild_index: bool = False
     note: str | None = None
     found: FoundSizes = FoundSizes(None, None, None)
-    """What the files said."""
+    """The sizes found in the files."""
 
 
 def layout_of(path: Path, config: StoreConfig) -> StoreLayout:
-    """Where things are of the store at `path`, opened as `config` says. OptionError when its log has no folder."""
+    """The layout of the store at `path` with the options of `config`. OptionError if its log has no folder."""
     default = StoreLayout(path).default_commit_log
     real = os.path.realpath(default)
 
@@ -88,7 +87,7 @@ def layout_of(path: Path, config: StoreConfig) -> StoreLayout:
 
 
 def find_sizes(layout: StoreLayout, remembered: FileSizes | None = None) -> FoundSizes:
-    """What the files of a store say about their sizes; `remembered` is what they were made with, if it is still so."""
+    """The sizes that a store's files show. `remembered` sizes are preferred if the files fit them."""
     folders = (folder for folder in queue_folders(layout.consume_queues) if folder.name.isdecimal())
     queues = [file for folder in islice(folders, SAMPLED_QUEUES) for file in numbered_files(folder)]
     return FoundSizes(
@@ -104,26 +103,26 @@ def index_paths(directory: Path) -> list[Path]:
 
 
 def _numbered_size(files: Sequence[Path], remembered: int | None) -> int | None:
-    """The size that fits most of the files: names are multiples of it, and no file is longer. Some may be strays."""
+    """The size that fits most of the files: their names are multiples of it, and they are not longer."""
     sizes = {int(file.name): file.stat().st_size for file in files if int(file.name) <= MAX_OFFSET}
     if remembered and _can_be_of(list(sizes.items()), remembered):
         return remembered
     if len(sizes) == 1 and all(size % PAGE_BYTES for size in sizes.values()):
-        return None  # nobody makes files of parts of a page: it was cut
+        return None  # no writer makes files of parts of a page: it was cut
     candidates = {*sizes.values(), math.gcd(*sizes), remembered if sizes and remembered else 0} - {0}
     return max(candidates, key=lambda size: _fit(sizes, size, size == remembered), default=None)
 
 
 def _fit(sizes: Mapping[int, int], size: int, is_remembered: bool) -> tuple[int, int, int, int]:
-    """How well files (start -> length) agree with being of `size` bytes each: one that is longer speaks against it,
-    unless they are known to have been made so."""
+    """Rank of `size` for files (start -> length), higher is better. Longer files count against a size that is not
+    remembered."""
     multiples = [start for start in sizes if start % size == 0]
     too_long = 0 if is_remembered else sum(length > size for length in sizes.values())
     return len(multiples) - too_long, sum(sizes[start] == size for start in multiples), len(multiples), size
 
 
 def _queue_size(files: Sequence[Path], remembered: int | None) -> int | None:
-    """The size that the files of queues were made with, if they can be of it; else their usual length."""
+    """The remembered size of queue files if they fit it, else their usual length."""
     sizes = [(int(file.name), file.stat().st_size) for file in files]
     if remembered and _can_be_of(sizes, remembered):
         return remembered
@@ -131,36 +130,35 @@ def _queue_size(files: Sequence[Path], remembered: int | None) -> int | None:
 
 
 def _can_be_of(sizes: Sequence[tuple[int, int]], size: int) -> bool:
-    """Whether files (start, length) can have been made with `size` bytes each: most of them fit in by name and length,
-    and no other length is more frequent. What one file has for itself proves nothing: it may be cut."""
+    """Whether files (start, length) can have been made with `size` bytes each: most fit it by name and length, and no
+    other length is more frequent. The length of a single file proves nothing: it may be cut."""
     if size > BROKER_SIZES.commit_log_bytes:
-        return False  # what is remembered may be damaged, too, and a file of that size is made
+        return False  # the remembered size may be damaged, and a file of that size would be made
     counts = Counter(length for _, length in sizes if length)
     fitting = sum(start % size == 0 and length <= size for start, length in sizes)
     return 2 * fitting > len(sizes) and max(counts.values(), default=0) <= max(counts[size], 1)
 
 
 def _usual(lengths: Iterable[int]) -> int | None:
-    """The most frequent length, the largest of equally frequent ones; None when there is none but zero."""
+    """The most frequent length but 0, the largest of equally frequent ones; None without any."""
     counts = Counter(length for length in lengths if length)
     return max(counts, key=lambda length: (counts[length], length)) if counts else None
 
 
 def remembered_sizes(layout: StoreLayout) -> FileSizes | None:
-    """The sizes that the store was made with; None when nothing readable tells."""
+    """The sizes in config/sizes.json; None if it is missing or unreadable."""
     try:
         return read_sizes(layout.sizes)
     except ConfigFileError:
-        return None  # a memory aid: the files say the rest
+        return None  # the files show the sizes, too
 
 
 def choose_sizes(
     layout: StoreLayout, wanted: FileSizes | None, keys_at: Callable[[FileSizes, int], Sequence[str]]
 ) -> ChosenSizes:
-    """Sizes of a store: what was remembered, unless its files say otherwise; else their own, then `wanted`, then the
-    likeliest.
+    """Sizes of a store: those its files show, else the remembered, the `wanted`, or the likeliest ones.
 
-    `keys_at(sizes, physical_offset)` gives the index keys of a record, for the proof.
+    `keys_at(sizes, physical_offset)` returns the index keys of a record, for the proof.
     """
     remembered = remembered_sizes(layout)
     found = find_sizes(layout, remembered)
@@ -191,18 +189,18 @@ def choose_sizes(
 
 
 def _likely(found: FoundSizes) -> FileSizes:
-    """Without index files, log files of a broker's size get index files of a broker's size, so that it can go on."""
+    """A broker's sizes for log files of a broker's size, so that the broker can continue the store."""
     return BROKER_SIZES if found.commit_log_bytes == BROKER_SIZES.commit_log_bytes else EMBEDDED_SIZES
 
 
 def prove_index_sizes(
     paths: Sequence[Path], candidates: Iterable[tuple[int, int]], keys_at: KeysAt
 ) -> tuple[int, int] | None:
-    """(slots, entries) of these index files, or None when nothing proves any.
+    """(slots, entries) of these index files, or None without a proof.
 
-    `candidates`, remembered or usual sizes, are tried first; one whose size fits is also believed of files without any
-    entry. `keys_at` gives the index keys (topic#key) of the record at a physical offset, none when it can't be read.
-    The files may be in use by a writer.
+    `candidates`, remembered or usual sizes, are tried first. For files without entries, one that fits their length is
+    believed. `keys_at` returns the index keys (topic#key) of the record at a physical offset, none if it is unreadable.
+    A writer may be using the files.
     """
     usual = list(candidates)
     fallback = None
@@ -244,8 +242,8 @@ def _next_entry(raw: Array) -> int:
 
 
 def _found_sizes(raw: Array, ranges: Sequence[tuple[int, int]], keys_at: KeysAt) -> Iterator[tuple[int, int]]:
-    """Sizes that put something that looks like entry 1 where entry 1 is: the header's begin, linking to nothing.
-    `ranges`, positions [start, end), hold what was written of the file."""
+    """(slots, entries) by bytes that look like entry 1: it has the header's first physical offset and no previous one.
+    `ranges`, positions [start, end), are the written parts of the file."""
     begin = int(_header(raw)["begin_physical_offset"])
     hashes = [*map(text_index_hash, keys_at(begin))]
     words = raw[HEADER.itemsize :].view(SLOT)
@@ -263,7 +261,7 @@ def _found_sizes(raw: Array, ranges: Sequence[tuple[int, int]], keys_at: KeysAt)
 
 
 def _pieces(ranges: Sequence[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
-    """The first `count` words after the header that lie in `ranges`, positions in the file, in pieces to look at."""
+    """Ranges of words, of the first `count` after the header, that lie in `ranges`, positions in the file."""
     for first, last in ranges:
         word, end = (first - HEADER.itemsize) // SLOT.itemsize, min((last - HEADER.itemsize) // SLOT.itemsize, count)
         while word < end:
@@ -272,7 +270,7 @@ def _pieces(ranges: Sequence[tuple[int, int]], count: int) -> Iterator[tuple[int
 
 
 def explains(raw: Array, slots: int, entries: int, keys_at: KeysAt) -> bool:
-    """Whether a file (uint8, with an entry at least) is one of so many slots and entries."""
+    """Whether a file (uint8, with one entry at least) can have these numbers of slots and entries."""
     next_entry = _next_entry(raw)
     if not 1 < next_entry <= entries:
         return False
@@ -293,8 +291,8 @@ def explains(raw: Array, slots: int, entries: int, keys_at: KeysAt) -> bool:
 
 
 def _leads_to(heads: Array, table: Array, used: Array, newest: Array) -> bool:
-    """Whether the slots are those that lead to `newest`, but for entries that a writer added meanwhile."""
-    filled = np.flatnonzero(heads != 0)  # of memory that is ours: numpy refuses what changes meanwhile
+    """Whether the slots lead to `newest`, apart from entries that a writer added meanwhile."""
+    filled = np.flatnonzero(heads != 0)  # a copy: numpy rejects memory that changes meanwhile
     found = heads[filled].astype(np.int64)
     limit = int(newest.max())
     while (late := (found > limit) & (found < len(table))).any():
@@ -309,7 +307,7 @@ def _leads_to(heads: Array, table: Array, used: Array, newest: Array) -> bool:
 
 
 def _denied(records: Array, keys_at: KeysAt) -> bool:
-    """Whether the log knows none of the hashes: then the file is of another log. One entry alone shows nothing."""
+    """Whether the log has none of the hashes: then the file is of another log. One entry alone proves nothing."""
     rows = np.unique(np.linspace(0, len(records) - 1, _ASKED_ENTRIES).astype(np.int64))
     asked = ((int(record["key_hash"]), keys_at(int(record["physical_offset"]))) for record in records[rows])
     found = [key_hash in map(text_index_hash, keys) for key_hash, keys in asked if keys]
@@ -328,14 +326,14 @@ def choose_at(layout: StoreLayout, config: StoreConfig) -> ChosenSizes:
 
 
 class _RecordKeys:
-    """Reads the index keys of records before the store is open: what proves an index file's sizes."""
+    """Reads the index keys of records before the store is open, to prove an index file's sizes."""
 
     def __init__(self, layout: StoreLayout) -> None:
         self._paths = layout.commit_log
         self._files: dict[int, FileQueue] = {}
 
     def at(self, sizes: FileSizes, physical_offset: int) -> Sequence[str]:
-        """What the index may hold of the record there (topic#key, topic#T#tag); nothing when it can't be read."""
+        """Index keys of the record at `physical_offset` (topic#key, topic#T#tag); none if it is unreadable."""
         file_bytes = sizes.commit_log_bytes
         if file_bytes not in self._files:
             self._files[file_bytes] = FileQueue(self._paths, file_bytes, Access.READ)

@@ -1,4 +1,4 @@
-"""A check of a closed store: opened by its files alone, and never written."""
+"""The offline check: of a closed store, which is only read."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from engine.settings.config import StoreConfig
 def check_store(
     path: Path | str, progress: Progress | None = None, config: StoreConfig | None = None
 ) -> Iterator[Problem]:
-    """Check an unmounted store without writing a byte; yields each finding. OpenError when it can't be read.
+    """Check an unmounted store without writing a byte; yield each finding. OpenError if it is unreadable.
 
-    `config` says where its log is, as for an opening; the mode counts for nothing.
-    A live writer is the first finding (LIVE_WRITER), and then the only one: its files change under the reader.
+    `config` is used as for an opening, but its mode is ignored. A live writer is the only finding (LIVE_WRITER),
+    because its files would change during the check.
     """
     config = config or StoreConfig()
     layout = layout_of(store_root(path), config)
@@ -44,7 +44,7 @@ def check_store(
 
 
 def check_at_rest(layout: StoreLayout, config: StoreConfig, progress: Progress | None = None) -> Iterator[Problem]:
-    """Check a store that nobody else writes."""
+    """Check a store that no other process writes."""
     topics, choice = read_topics(layout, config), choose_at(layout, config)
     yield from settings_problems(layout, topics, choice)
     with closing(open_store_files(layout, config, choice.sizes, Access.READ)) as parts:

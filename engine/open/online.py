@@ -1,8 +1,8 @@
-"""A check beside the writer: of a store that a process of ours has open, and goes on to write.
+"""The online check: of a store that another fsstore process has open and writes.
 
-What the writer had brought to disk when the check began does not change any more; it only goes, with its topic or with
-the oldest files of the log. So the check reads up to there, looks again at its end for what has gone, and takes back
-what it says of that. Nothing is locked or held, and nothing written but how far it is, for the store's status:
+Data on disk at the start of the check does not change any more. It can only be deleted, with its topic or with the
+oldest files of the log. So the check reads up to there, then lists the deletions since, and drops findings about them.
+It locks and holds no file, and writes only its progress, for the store's status:
 
     STORE/fsstore/check.json
 """
@@ -39,7 +39,7 @@ NOTE_MS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class OnlineCheck:
-    """What was found, and the physical offsets [begin, end) that were read."""
+    """The problems, and the physical offsets [begin, end) that were read."""
 
     problems: tuple[Problem, ...]
     begin: int
@@ -47,7 +47,7 @@ class OnlineCheck:
 
 
 class _Notes:
-    """Notes how far a check is, now and then, and its end."""
+    """Notes a check's progress every NOTE_MS, and its end."""
 
     def __init__(self, layout: StoreLayout, config: StoreConfig) -> None:
         self._path = layout.check_note
@@ -66,7 +66,7 @@ class _Notes:
         self._write(CheckNote(self._begun_ms, time_ms, time_ms, size, size, len(found.problems), first))
 
     def give_up(self) -> None:
-        """There is no end: from now on it counts as interrupted."""
+        """Note that the check was interrupted."""
         if self._last.seen_ms:
             self._write(replace(self._last, seen_ms=0))
 
@@ -81,10 +81,10 @@ def check_online(
     progress: Progress | None = None,
     config: StoreConfig | None = None,
 ) -> OnlineCheck:
-    """Check the store at `path` beside its writer, one of ours.
+    """Check the store at `path` beside its writer, an fsstore process.
 
-    `flush` has that bring everything to disk, and returns when it has: so it is not at recovering the store. It may be
-    called again, where another writer came. StoreBusyError: one came each time; OpenError, OSError.
+    `flush` makes the writer flush everything, and returns after that: so the writer has finished its recovery. It is
+    called again if another writer has taken over. StoreBusyError: one took over each time; OpenError, OSError.
     """
     config = config or StoreConfig()
     layout = layout_of(store_root(path), config)
@@ -112,19 +112,19 @@ def _checked(layout: StoreLayout, flush: Callable[[], object], config: StoreConf
             found = _check(layout, flush, config, progress)
         except RefusedReadError:
             raise
-        except (ReadError, FileNotFoundError):  # a file went between two looks
+        except (ReadError, FileNotFoundError):  # a file was deleted meanwhile
             continue
         if found is not None and (not found.problems or StoreLock.holder(layout.lock) == writer):
-            return found  # another one would have recovered the store meanwhile
+            return found  # another writer would have recovered the store meanwhile
     raise StoreBusyError(layout.root)
 
 
 def _check(
     layout: StoreLayout, flush: Callable[[], object], config: StoreConfig, progress: Progress
 ) -> OnlineCheck | None:
-    """One check; None while its writer has not told what is on disk.
+    """One check; None while the writer's mark is not current.
 
-    The order counts: how far the writer is, then what was deleted, then which files there are.
+    The order matters: first the writer's end, then the deleted topics, then the list of files.
     """
     end = _flushed_end(layout, flush, config)
     if end is None:
@@ -152,8 +152,8 @@ def _check(
 
 
 def _flushed_end(layout: StoreLayout, flush: Callable[[], object], config: StoreConfig) -> int | None:
-    """Up to which physical offset all is on disk; None while its writer has not told it. Where its mark can't be read,
-    that is where its queues ended before another `flush`."""
+    """Physical offset up to which the log is on disk; None while the writer's mark is not current. If the mark is
+    unreadable, it is the queues' end before another `flush`."""
     point = read_recovery_point(layout.coverage)
     if point is None and layout.coverage.exists():
         end = _queues_end(layout, config)
@@ -163,7 +163,7 @@ def _flushed_end(layout: StoreLayout, flush: Callable[[], object], config: Store
 
 
 def _queues_end(layout: StoreLayout, config: StoreConfig) -> int:
-    """The physical offset behind the newest record that a queue leads to; 0 when there is none."""
+    """Physical offset just past the newest record that a queue leads to; 0 without one."""
     queues = ConsumeQueues(
         layout.consume_queues, choose_at(layout, config).sizes.consume_queue_bytes, Access.READ, disk=config.disk
     )
@@ -173,12 +173,12 @@ def _queues_end(layout: StoreLayout, config: StoreConfig) -> int:
 
 
 def _log_files(layout: StoreLayout, config: StoreConfig, file_bytes: int) -> FileQueue:
-    """The log's files by now: their names."""
+    """The log's files as listed now."""
     return FileQueue(layout.commit_log, file_bytes, Access.READ, disk=config.disk, framing=layout.framing)
 
 
 def _is_left(problem: Problem, layout: StoreLayout, begin: int, of_files: frozenset[Problem]) -> bool:
-    """Whether what a finding speaks of is still there, in a log that begins at `begin` by now."""
+    """Whether a problem's data still exists, in a log that begins at the physical offset `begin` now."""
     if problem.kind is ProblemKind.BAD_RECORD:
         return int(Path(problem.path).name) + problem.position >= begin
     if problem.kind is ProblemKind.MISSING_FILE:

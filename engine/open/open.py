@@ -1,8 +1,8 @@
-"""Opened: the three ways to open a store, up to where it is ready to be read (docs/format.md, 8).
+"""Opening a store in one of three modes (docs/format.md, 8).
 
 WRITE      takes the lock, leaves `abort`, recovers on disk
-READ_ONLY  no writer may be there; recovers in private memory
-FOLLOW     beside a writer; nothing is locked, recovered or written
+READ_ONLY  refused beside a writer; recovers in private memory
+FOLLOW     beside a writer; locks, recovers and writes nothing
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from engine.settings.shape_files import remember_paths, write_sizes
 from engine.settings.topics_file import TopicTable
 
 STORE_MODE = 0o700
-"""Of the directory of a new store: its files can be read by all who can reach them, as a broker's."""
+"""Mode of a new store's directory. Its files are readable by all users, as a broker's are."""
 
 
 def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes, access: Access) -> StoreFiles:
-    """Open the store at `layout` with these sizes. Nothing is changed on disk, no position is known yet. OSError:
-    nothing stays open."""
+    """Open the store's files with these sizes, without a change on disk. The ends of log and queues are not known yet.
+    OSError: no file stays open."""
     writes = access is Access.WRITE
     source = None
     if writes and config.preallocate:
@@ -104,7 +104,7 @@ def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes,
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A store whose end is known; `lock` is held in WRITE only, unless the disk refused even that."""
+    """A store whose end is known. `lock` is held in WRITE only, unless the disk refused it."""
 
     parts: StoreFiles
     table: TopicTable
@@ -114,10 +114,10 @@ class Opened:
     kind: StoreFeatures
     identity: StoreIdentity
     let_go: Callable[[], None] = lambda: None
-    """Ends what holds the store's folders."""
+    """Releases the holds on the store's folders."""
 
     def close(self) -> None:
-        """Close everything, leaving no mark."""
+        """Close all files and release the lock, without writing a mark."""
         self.parts.close()
         if self.lock is not None:
             self.lock.release()
@@ -125,7 +125,7 @@ class Opened:
 
 
 def open_store(path: Path, config: StoreConfig, create: bool) -> Opened:
-    """Open what is at `path` as `config.mode` says, with `create` (WRITE only) a new store if nothing is. OpenError,
+    """Open the store at `path` in `config.mode`. `create` (WRITE only) makes a new store if there is none. OpenError,
     ObstructedError, StoreFullError, OSError; ValueError: `create` with a mode that only reads."""
     if create and config.mode is not OpenMode.WRITE:
         raise ValueError(f"create=True goes with OpenMode.WRITE: {config.mode} makes no store")
@@ -146,14 +146,14 @@ def open_store(path: Path, config: StoreConfig, create: bool) -> Opened:
     }
     back = "can't be read: topics that were deleted may be there again"
     notes = [f"{layout.shown(path)} {back}: {why}" for path, why in unreadable([layout.deleted_topics])]
-    with uncollected():  # some thousand queues stay
+    with uncollected():  # the collector would traverse thousands of queues
         found = opened[config.mode](layout, config)
-    found.parts.queues.make_refused(LogEntries(found.parts))  # recovery itself makes them again where they stay
+    found.parts.queues.make_refused(LogEntries(found.parts))  # recovery itself makes refused queues again
     return replace(found, recovered=found.recovered.with_notes(notes))
 
 
 def _open_past_refused(layout: StoreLayout, config: StoreConfig) -> Opened:
-    """Write, whatever the disk refuses to read of what follows from the log: it is set aside, and made again."""
+    """Open for writing. Files of derived data that the disk refuses are set aside and made again."""
     notes: dict[Path, str] = {}
     while True:
         try:
@@ -171,14 +171,14 @@ def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
     path = layout.root
     refuse_read_only_end(layout)
     refuse_unwritable(layout, features_of(layout, read_topics(layout, config)))
-    for changed in make_directory(path, keep_owner=False, mode=STORE_MODE):  # a new store is whose who makes it
+    for changed in make_directory(path, keep_owner=False, mode=STORE_MODE):  # a new store is its maker's
         config.disk.sync_directory(changed)
     refuse_obstacles(layout)
     with ExitStack() as stack:
         lock = stack.enter_context(StoreLock(layout.lock))
         hold = stack.enter_context(ExitStack())
         hold.callback(hold_folder(path))
-        last_shutdown = read_last_shutdown(layout)  # under the lock, as all that follows: no writer comes in between
+        last_shutdown = read_last_shutdown(layout)  # under the lock, so that no other writer interferes
         own = (layout.clean_mark, layout.coverage, layout.checkpoint, layout.sizes)
         unread = [f"{layout.shown(path)} can't be read, and is written anew: {why}" for path, why in unreadable(own)]
         new = is_new(layout)
@@ -206,9 +206,9 @@ def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
 
 
 def _topics_to_write(layout: StoreLayout, config: StoreConfig) -> tuple[TopicTable, list[str]]:
-    """The table of topics and what is to be said about it: one that can't be understood would stop all new topics, and
-    its writer would replace it, so it is moved away. Topics with messages are known from their queues, others and
-    permissions from its backup, as they were before the last change, or not any more."""
+    """The table of topics, and notes for the report. A malformed topics.json is moved away, because no topic could be
+    created with it. Topics with messages are then known from their queues; other topics and permissions come from the
+    file's backup, or are lost."""
     table, notes = read_topics(layout, config), list[str]()
     while table.problem is not None:
         reason = table.problem.reason
@@ -220,7 +220,7 @@ def _topics_to_write(layout: StoreLayout, config: StoreConfig) -> tuple[TopicTab
 
 
 def _open_read_only(layout: StoreLayout, config: StoreConfig) -> Opened:
-    """READ_ONLY, and WRITE of a store that is stopped, whose lock is taken where the disk allows it."""
+    """Open in READ_ONLY, or in WRITE if the store is stopped: then the lock is taken if the disk allows it."""
     with ExitStack() as stack:
         lock = _lock_if_possible(layout) if config.mode is OpenMode.WRITE else None
         if lock is not None:
@@ -257,13 +257,13 @@ def _read_at_rest(layout: StoreLayout, config: StoreConfig, lock: StoreLock | No
         if lock is None:
             _require_at_rest(layout, last_shutdown)
         recovered = recovered.with_notes([f"made again in memory: {error}" for error in parts.queues.unread.values()])
-        parts.queues.unread = None  # who meets one from now on is told: nothing makes it again
+        parts.queues.unread = None  # later ones raise their error: nothing makes them again
         stack.pop_all()
     return Opened(parts, table, recovered, lock, choice, kind, read_identity(layout))
 
 
 def _require_at_rest(layout: StoreLayout, last_shutdown: LastShutdown) -> None:
-    """StoreLockedError when a writer has opened the store since its `last_shutdown` was read: nothing kept it out."""
+    """StoreLockedError if a writer has opened the store since `last_shutdown` was read: no lock prevented it."""
     holder = StoreLock.holder(layout.lock)
     reopened = last_shutdown.clean and layout.abort.exists()
     if holder is not None or reopened or written_ns(layout.lock) != last_shutdown.lock_mtime_ns:
@@ -302,7 +302,7 @@ def _make_directories(paths: Sequence[Path], disk: Disk) -> None:
 
 
 def begin_writing(layout: StoreLayout, disk: Disk) -> None:
-    """From here on the store is not closed: whoever opens it next must see that, before a byte of it changes."""
+    """Mark the store as not closed, before a byte of it changes. OSError."""
     if not os.path.lexists(layout.abort):
         write_durably(layout.abort, b"", disk)
         disk.sync_directory(layout.root)

@@ -1,13 +1,13 @@
-"""Refuse to open: what is no store, what is not ours to read or write, and what stands where a store needs its own.
+"""Preflight: refuses folders that are no store, stores that fsstore can't read or write, and obstacles in a store.
 
-Among it a store whose log is not all there: files of it are elsewhere, on other paths or on disks that are not mounted.
-Nothing says where a log is but the broker's broker.conf. What a store does say:
+It also refuses a store with an incomplete log, whose other files are on other paths or on disks that are not mounted.
+Only the broker's broker.conf names a log's folders. A store itself shows:
 
-    config/commitlog.json       where we wrote it
-    consume queues, checkpoint  that there is a log, and how far it goes
-    the names of its files      that there are others between them: several paths take turns
+    config/commitlog.json       the folders to which fsstore wrote the log
+    consume queues, checkpoint  that a log exists, and its least end
+    the names of its files      that other files lie between them: several paths take turns
 
-It is refused before anything of it is changed: its queues would be cut to the rest.
+The store is refused before any change, because its queues would be cut to the rest of the log.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ BROKER_NAMES = (
     "timerwheel",
 )
 KNOWN_NAMES = frozenset((*OWN_NAMES, *BROKER_NAMES, "batchconsumequeue", "consumequeue_ext", "transaction"))
-"""What a store may hold; anything else in a folder without a commit log says that it is no store."""
+"""Names in a store. A folder with any other name and without a commit log is no store."""
 
 NEWEST_ENTRIES = 2
-"""So many entries of a queue have to lead past the log's end: a single one may be damaged."""
+"""Number of a queue's newest entries that must lead past the log's end. A single one may be damaged."""
 _TOO_FEW_TO_TELL = 2
-"""So many files may be all of a log whose newest were lost, or those of one path: their names do not tell."""
+"""With this few files, gaps between names can't distinguish a truncated log from one of several striped paths."""
 MOST_RECORD_BYTES = 1 << 28
 MOST_OFFSET = 1 << 62
 
 
 def is_new(layout: StoreLayout) -> bool:
-    """Whether there is no store yet: nothing, an empty folder, or one that only holds a lock; and no log elsewhere."""
+    """Whether there is no store yet: no folder, or an empty one apart from a lock, and no log elsewhere."""
     return _names(layout.root) <= {"lock", "lost+found"} and not log_files(layout.commit_log)
 
 
@@ -81,8 +81,8 @@ def _names(root: Path) -> set[str]:
 
 
 def refuse_unreadable(layout: StoreLayout) -> None:
-    """NotAStoreError, ObstructedError, MissingLogError, DuplicateLogFileError, OptionError, or UnsupportedStoreError
-    that names what we don't read; silent when the store is one of ours."""
+    """NotAStoreError, ObstructedError, MissingLogError, DuplicateLogFileError, OptionError or UnsupportedStoreError if
+    fsstore can't read the store."""
     path, names, ledgers = layout.root, _names(layout.root), layout.ledgers()
     if "commitlog" not in names and not ledgers and not names <= KNOWN_NAMES:
         raise NotAStoreError(path, f"there is no commitlog folder, but {min(names - KNOWN_NAMES)!r}")
@@ -93,7 +93,7 @@ def refuse_unreadable(layout: StoreLayout) -> None:
 
 
 def unreadable(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
-    """Small files of these that are there and that the disk refuses to read, each with its error in words. OSError."""
+    """The existing files of these that the disk refuses to read, each with its error in words. OSError."""
     for path in paths:
         try:
             with suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError, ObstructedError, ValueError):
@@ -105,20 +105,20 @@ def unreadable(paths: Iterable[Path]) -> Iterator[tuple[Path, str]]:
 
 
 def refuse_folders(layout: StoreLayout) -> None:
-    """ObstructedError when no folder, or one that may not be followed, stands where the store has one; OptionError when
-    one of the log's can't be made either. OSError."""
+    """ObstructedError if a folder of the store is no folder, or a link that may not be followed; OptionError if a
+    folder of the log can't be made. OSError."""
     logs = (*layout.ledgers(), *layout.commit_log.folders)
     for folder in (*logs, layout.consume_queues, layout.index, layout.config, layout.own):
         if os.path.lexists(folder) and not folder.is_dir():
             raise ObstructedError(folder, "folder")
         if folder.is_dir():
-            os.close(open_folder(folder))  # who may not be followed there is told before anything is done
+            os.close(open_folder(folder))  # raises, before any change, if it may not be followed
         elif not folder.is_relative_to(layout.root) and not folder.parent.is_dir():
             raise OptionError("storePathCommitLog", f"{folder.parent} does not exist")
 
 
 def refuse_unwritable(layout: StoreLayout, kind: StoreFeatures) -> None:
-    """UnsupportedStoreError when the store is of a kind that is only read: a writer could not keep up all of it."""
+    """UnsupportedStoreError if the store can only be read: a writer could not update all of its data."""
     for ledger in layout.ledgers():
         raise UnsupportedStoreError(
             layout.root,
@@ -129,7 +129,7 @@ def refuse_unwritable(layout: StoreLayout, kind: StoreFeatures) -> None:
 
 
 def refuse_features(layout: StoreLayout, kind: StoreFeatures) -> None:
-    """UnsupportedStoreError when not all that is derived in a store of that kind is ours to read."""
+    """UnsupportedStoreError if fsstore can't read all derived data of a store with these features."""
     if kind.unwritable is not None:
         instead = "it can be read all the same: mount it with --read-only or --follow"
         raise UnsupportedStoreError(layout.root, kind.unwritable, instead)
@@ -145,7 +145,7 @@ def _refuse_ledgers(layout: StoreLayout, ledgers: Sequence[Path]) -> None:
 
 
 def obstacles(layout: StoreLayout) -> Iterator[ObstructedError]:
-    """What stands where a writer keeps a file, and is none: folders, links of others, FIFOs. OSError."""
+    """Paths of a writer's files that are no files: folders, links of other users, FIFOs. OSError."""
     settings = (layout.topics, backup_of(layout.topics), layout.sizes, layout.retention, layout.used_log_paths)
     marks = (layout.clean_mark, layout.coverage, layout.deleted_topics)
     for path in (layout.lock, layout.abort, layout.checkpoint, *settings, *marks):
@@ -156,13 +156,13 @@ def obstacles(layout: StoreLayout) -> Iterator[ObstructedError]:
 
 
 def refuse_obstacles(layout: StoreLayout) -> None:
-    """ObstructedError when no file stands where a writer keeps one. OSError."""
+    """ObstructedError if the path of a writer's file is no file. OSError."""
     for found in obstacles(layout):
         raise found
 
 
 def _refuse_duplicates(layout: StoreLayout) -> None:
-    """Of two files with one name that both hold records, nobody can say which is the log's."""
+    """DuplicateLogFileError if two files with one name both hold records: either may be the log's."""
     for file, other in pairwise(log_files(layout.commit_log)):
         both = file.name == other.name and all(FoundFile(one, 0).has_data for one in (file, other))
         if both:
@@ -170,7 +170,7 @@ def _refuse_duplicates(layout: StoreLayout) -> None:
 
 
 def refuse_missing_log(layout: StoreLayout) -> None:
-    """MissingLogError when files of the log are shown to be elsewhere; it names the option that helps."""
+    """MissingLogError, with the option that helps, if files of the log are evidently elsewhere."""
     used = _used_paths(layout)
     if used and not layout.names_log_paths:
         folders = [str(path) for paths in used.values() for path in paths]
@@ -190,7 +190,7 @@ def refuse_missing_log(layout: StoreLayout) -> None:
 
 
 def refuse_read_only_end(layout: StoreLayout) -> None:
-    """OptionError when the log would have to be written on in a folder that is only read."""
+    """OptionError if the log's newest file is in a folder that is only read."""
     paths = layout.commit_log
     last = next((file for file in reversed(log_files(paths)) if FoundFile(file, 0).has_data), None)
     if last is not None and last.parent in paths.read_only:
@@ -202,12 +202,12 @@ def _used_paths(layout: StoreLayout) -> dict[str, tuple[Path, ...]]:
     try:
         return read_used_paths(layout.used_log_paths) or {}
     except ConfigFileError:
-        return {}  # a memory aid: check tells of it
+        return {}  # check reports it
 
 
 def _refuse_no_log(layout: StoreLayout) -> None:
-    """A log that is elsewhere has left its queues and its checkpoint here. So has one whose first file had not reached
-    the disk when the power failed: then our own mark says that nothing had."""
+    """Refuse queues or a checkpoint without a log: the log is elsewhere. If the log's first file had not reached the
+    disk at a power cut, the recovery point shows that no byte had."""
     queues = queue_folders(layout.consume_queues) if not _never_reached_disk(layout) else ()
     evidence = next((layout.shown(queue) for queue in queues if _newest_entries(queue)), None)
     if evidence is None and layout.checkpoint.is_file() and read_checkpoint(layout.checkpoint).physic_ms:
@@ -227,13 +227,13 @@ def _refuse_no_log(layout: StoreLayout) -> None:
 
 
 def _never_reached_disk(layout: StoreLayout) -> bool:
-    """Whether nothing of the log was on disk for certain when we wrote the store last, and nobody else has since."""
+    """Whether no byte of the log was surely on disk at fsstore's last flush, and no other program wrote since."""
     point = read_recovery_point(layout.coverage)
     return point is not None and point.physical_end == 0 and point.lock_mtime_ns == written_ns(layout.lock)
 
 
 def _refuse_absent_folders(layout: StoreLayout, used: list[Path]) -> None:
-    """A folder that is named, or was used, and has no file: files that are missing are those of its disk."""
+    """Refuse a missing folder, or one without files if files of the log are missing: its disk is not mounted."""
     folders = layout.commit_log.folders
     for folder in folders:
         if not folder.is_dir():
@@ -254,9 +254,9 @@ def _refuse_absent_folders(layout: StoreLayout, used: list[Path]) -> None:
 
 
 def _refuse_half_a_log(layout: StoreLayout) -> None:
-    """Where nobody said where the log is: every other file, or queues that lead past its end, show that it has more."""
+    """Without named folders: refuse a log with only every n-th file, or with queues that lead past its end."""
     found = _every_other(layout)
-    is_ours = layout.sizes.exists()  # then it is known whether there were other paths: the newest files were lost
+    is_ours = layout.sizes.exists()  # then other paths would be known: the newest files were lost
     if found is None and not is_ours and len(log_files(layout.commit_log)) <= _TOO_FEW_TO_TELL:
         found = _missing_after(layout)
     if found is not None:
@@ -269,7 +269,8 @@ def _refuse_half_a_log(layout: StoreLayout) -> None:
 
 
 def _every_other(layout: StoreLayout) -> tuple[str, int] | None:
-    """Several paths deal files out in turn: each holds every n-th. The first that is missing then."""
+    """The first missing physical offset, and a folder as evidence, if the folder has only every n-th file: several
+    paths take files in turn."""
     files = log_files(layout.commit_log)
     starts = [int(file.name) for file in files]
     steps = {after - before for before, after in pairwise(starts)}
@@ -280,7 +281,7 @@ def _every_other(layout: StoreLayout) -> tuple[str, int] | None:
 
 
 def _missing_between(layout: StoreLayout) -> tuple[str, int] | None:
-    """The first physical offset between two files that none holds, and where that shows."""
+    """The first missing physical offset between two files, and the file after it as evidence."""
     files = log_files(layout.commit_log)
     length = max(file.stat().st_size for file in files)
     for file, following in pairwise(files):
@@ -290,20 +291,20 @@ def _missing_between(layout: StoreLayout) -> tuple[str, int] | None:
 
 
 def _missing_after(layout: StoreLayout) -> tuple[str, int] | None:
-    """A physical offset after the last file that a queue leads to, and the queue; None where that file is not full:
-    then it was cut, or is another's, and the log went on in it."""
+    """A physical offset after the last file that a queue leads to, and the queue. None if that file is not full: then
+    it was cut, or another program's, and the log continued in it."""
     found, end = None, 0
     for queue in islice(queue_folders(layout.consume_queues), SAMPLED_QUEUES):
         newest = [place for place, size, _ in _newest_entries(queue) if 0 < size < MOST_RECORD_BYTES]
         if newest:
-            end = end or _end(layout)  # after the queue: a live writer's log is ahead of it
+            end = end or _end(layout)  # read after the queue: a live writer's log is ahead of it
             if len(newest) == NEWEST_ENTRIES and end <= newest[0] < newest[1] < MOST_OFFSET:
                 found = found or (layout.shown(queue), newest[0])
     return found if found is not None and _is_full(layout) else None
 
 
 def _end(layout: StoreLayout) -> int:
-    """Where the last file of the log ends, or would if it were as long as the others."""
+    """Physical end of the log's last file if it is as long as the others."""
     files = log_files(layout.commit_log)
     try:
         sizes = read_sizes(layout.sizes)
@@ -314,8 +315,8 @@ def _end(layout: StoreLayout) -> int:
 
 
 def _is_full(layout: StoreLayout) -> bool:
-    """Whether a blank ends the newest file of the log that was used, as it ends all but the log's newest. A file whose
-    records are not those that queues lead to is damaged: it tells nothing."""
+    """Whether a blank ends the log's newest used file, so that a later file must exist. If queues lead to no record in
+    it, it is damaged and proves nothing: False."""
     for path in reversed(log_files(layout.commit_log)):
         start, size = int(path.name), path.stat().st_size
         if size:
@@ -325,17 +326,17 @@ def _is_full(layout: StoreLayout) -> bool:
                     return False
                 if used_end(file):
                     return _ends_in_blank(layout, file, max(map(sum, led), default=start) - start)
-    return True  # made ahead, and never used: the log goes on in another path
+    return True  # made ahead and never used: the log continues in another path
 
 
 def _ends_in_blank(layout: StoreLayout, file: MappedFile, position: int) -> bool:
-    """Whether records follow one another from `position` on up to a blank."""
+    """Whether records follow each other from `position` to a blank."""
     scan = scan_records(file.whole(), position, file.start, file.size, framing=layout.framing, verify=False)
     return any(found.stop is ScanStop.BLANK for found in scan)
 
 
 def _is_record(file: MappedFile, physical_offset: int, size: int) -> bool:
-    """Whether a record of that size says that it is there."""
+    """Whether a record header with that physical offset and size is there."""
     try:
         header = read_header(file.whole()[physical_offset - file.start :], physical_offset)
     except DamagedRecordError:
@@ -344,7 +345,7 @@ def _is_record(file: MappedFile, physical_offset: int, size: int) -> bool:
 
 
 def _led_into(layout: StoreLayout, file: MappedFile) -> Iterator[tuple[int, int]]:
-    """Physical offset and size of the newest record in a file that each queue leads to."""
+    """Physical offset and size of the newest record in a file that each queue leads to, if any."""
     end = file.start + file.size
     for queue in islice(queue_folders(layout.consume_queues), SAMPLED_QUEUES):
         place, size = _newest_before(end, queue)
@@ -353,7 +354,7 @@ def _led_into(layout: StoreLayout, file: MappedFile) -> Iterator[tuple[int, int]
 
 
 def _newest_before(end: int, queue: Path) -> tuple[int, int]:
-    """Physical offset and size that the newest entry of a queue says that leads before `end`; -1 where none does."""
+    """Physical offset and size in the queue's newest entry for a record before `end`; (-1, -1) without one."""
     for file in reversed(numbered_files(queue)):
         with _opened(file) as descriptor:
             before = _first(_entry_count(descriptor), lambda number: _entry(descriptor, number)[0] >= end)
@@ -364,7 +365,7 @@ def _newest_before(end: int, queue: Path) -> tuple[int, int]:
 
 
 def _newest_entries(queue: Path) -> list[tuple[int, int, int]]:
-    """A queue's newest entries, oldest first (physical offset, size, tags code); empty where it has none."""
+    """A queue's newest entries, oldest first: (physical offset, size, tags code)."""
     for file in reversed(numbered_files(queue)):
         with _opened(file) as descriptor:
             count = _entry_count(descriptor)
@@ -384,8 +385,8 @@ def _opened(file: Path) -> Iterator[int]:
 
 
 def _entry_count(descriptor: int) -> int:
-    """Entries before the first that is all zeros, in a file of which no later one is any other. What was never written
-    is not looked at: reading it would fill the kernel's cache with zeros."""
+    """Number of entries before the first that is all zeros; only zeros may follow it. Unwritten parts are not read,
+    because that would fill the kernel's cache with zeros."""
     size = os.fstat(descriptor).st_size
     end = position = 0
     while (start := next_data(descriptor, position, size)) < size:
@@ -394,7 +395,7 @@ def _entry_count(descriptor: int) -> int:
 
 
 def _first(count: int, holds: Callable[[int], bool]) -> int:
-    """The first of `count` numbers for which it holds, as for all that follow; `count` if there is none."""
+    """The first of `count` numbers for which `holds` is true, if it is true for all later ones; else `count`."""
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2

@@ -1,7 +1,7 @@
-"""Quarantine: what lies between a store's files and is none of them, or can't be understood, moved out of the way.
+"""Quarantine: moves files out of the way that are not the store's, or are malformed.
 
-Nothing is deleted: files and folders go to STORE/fsstore/damaged, under their paths; so does what a log file has more
-than its size.
+No file is deleted: files and folders go to STORE/fsstore/damaged, under their paths. So do copies of a log file's bytes
+past its size.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ DAMAGED = "damaged"
 
 
 def quarantine_foreign(layout: StoreLayout, problems: Sequence[Problem], disk: Disk) -> Iterator[str]:
-    """Move what `problems` call foreign; a sentence for each. OSError.
+    """Move the foreign files among `problems`; yield a sentence for each. OSError.
 
-    Files of a queue or the index that are too long are among them: the next opening makes them again.
+    These include files of queues and index that are too long: the next opening makes them again.
     """
     for problem in problems:
         found = layout.root / problem.path
@@ -50,9 +50,9 @@ def quarantine_foreign(layout: StoreLayout, problems: Sequence[Problem], disk: D
 
 
 def quarantine_config(layout: StoreLayout, path: str, disk: Disk) -> Iterator[str]:
-    """Move a config file that can't be understood, and its backup, out of the way; a sentence for each. OSError.
+    """Move a malformed config file and its backup out of the way; yield a sentence for each. OSError.
 
-    Without them the rest of the store tells what it can. A backup stays that is good, where its file can't be read.
+    A good backup stays if the disk refuses its file.
     """
     backup = f"{path}{BACKUP_SUFFIX}"
     stays = intact(layout.root / path) is None and intact(layout.root / backup) is not None
@@ -62,7 +62,7 @@ def quarantine_config(layout: StoreLayout, path: str, disk: Disk) -> Iterator[st
 
 
 def written_after(files: FileQueue, end: int) -> int:
-    """Bytes from `end` to the last one of the log that is not zero."""
+    """Number of bytes from the physical offset `end` to the log's last byte that is not zero."""
     for file in reversed(files.files):
         if file.start + file.size <= end:
             break
@@ -77,8 +77,8 @@ def written_after(files: FileQueue, end: int) -> int:
 
 
 def keep_records(layout: StoreLayout, files: FileQueue, end: int, disk: Disk) -> Iterator[str]:
-    """Copy what of the log after `end` holds whole records: nothing that cuts it destroys one. A sentence for each
-    file. OSError."""
+    """Copy the bytes after the physical offset `end` of each log file that has whole records there, before they are
+    cut; yield a sentence for each file. OSError."""
     for file in files.files:
         try:
             pages = file.pages()
@@ -97,7 +97,7 @@ def keep_records(layout: StoreLayout, files: FileQueue, end: int, disk: Disk) ->
 
 
 def quarantine(layout: StoreLayout, path: str, disk: Disk) -> Path:
-    """Move `path` below the store's folder to where damaged things are kept, durably; where it is now. OSError."""
+    """Move `path`, below the store's folder, to the quarantine, durably; return its new path. OSError."""
     source = layout.root / path
     kept = path if source.is_relative_to(layout.root) else f"commitlog/{source.name}"
     target = _free_name(layout.own / DAMAGED / kept)
@@ -110,8 +110,8 @@ def quarantine(layout: StoreLayout, path: str, disk: Disk) -> Path:
 
 
 def set_aside(layout: StoreLayout, refused: RefusedReadError, disk: Disk) -> str:
-    """Move a file out of the way that the disk refuses to read and that follows from the log: the next opening makes it
-    again. A sentence. `refused` is raised where nothing else has what the file has. Under the store's lock. OSError."""
+    """Quarantine a file of derived data that the disk refuses: the next opening makes it again. Returns a sentence.
+    Raises `refused` if the file is not derived data. Call it under the store's lock. OSError."""
     is_derived = any(refused.path.is_relative_to(folder) for folder in (layout.consume_queues, layout.index))
     if not is_derived or not os.path.lexists(refused.path):
         raise refused
@@ -125,7 +125,7 @@ def _free_name(path: Path) -> Path:
 
 
 def cut_long_files(layout: StoreLayout, file_bytes: int, disk: Disk) -> Iterator[str]:
-    """Cut log files to `file_bytes`; a sentence for each. Nothing leads to what is cut. OSError."""
+    """Cut longer log files to `file_bytes`, after a copy of the rest; yield a sentence for each. OSError."""
     for folder in layout.commit_log.writable:
         for problem in scan_directory(folder, file_bytes)[1]:
             if problem.kind == "long":

@@ -1,13 +1,13 @@
-"""Recovery: find where the log ends, and make what is derived from it agree (docs/format.md, 8).
+"""Recovery: find the log's end, and make the derived data agree with the log (docs/format.md, 8).
 
-    clean mark      every file is as the last close left it: nothing is read
-    recovery point  our own writer died: the log is read from there on, what is derived is cut to it and rebuilt
-    neither         somebody else wrote the store: the log is read from where RocketMQ would begin, and consume queues
-                    and index are looked over; what does not lead to every record is rebuilt from the whole log
+    clean mark      no file has changed since the last close: no record is read
+    recovery point  fsstore's writer died: the log is read from there on, derived data is cut to it and rebuilt
+    neither         another program wrote the store: the log is read from RocketMQ's own starting point, and consume
+                    queues and index are checked; if they do not cover every record, the whole log is read
 
-Good records are never touched. A torn or stale tail is cut, its bytes zeroed, once a copy is kept of what holds a whole
-record. A damaged range stays where it is, and reads as damaged: also at the log's end, when mark or queues tell that
-it was written. Its messages' numbers stay taken.
+Good records are never changed. A torn or stale tail is zeroed, after a copy is made if it has a whole record. A damaged
+range stays and reads as damaged, also at the log's end if mark or queues are evidence that it was written. The queue
+offsets of its messages are not given again.
 """
 
 from __future__ import annotations
@@ -51,18 +51,17 @@ if TYPE_CHECKING:
     from engine.derived.store_files import StoreFiles
 
 REWRITTEN_ZEROS = 16 << 20
-"""So far behind the log's end zeros are written again, too. What lies further was never cut: it would be more than a
-writer has under way."""
+"""Bytes behind the log's end in which zeros are written again. A writer never has more than these unpublished."""
 TRUSTED_FILES = 3
-"""After a clean close by RocketMQ the newest files are read all the same, as RocketMQ reads them."""
+"""Number of the newest files that are read after a clean close by RocketMQ, as RocketMQ reads them."""
 
 Progress = Callable[[RecoveryProgress], None]
 
 
 @dataclass(frozen=True, slots=True)
 class LastShutdown:
-    """What the last writer left, looked at before anything is changed: whether it closed the store, the clean mark if
-    the files are still as it says, and the time of the file `lock`, which every writer touches."""
+    """The state that the last writer left, read before any change. `clean`: it closed the store. `mark`: the clean mark
+    if no file has changed since. `lock_mtime_ns`: the time of the file `lock`, which every writer touches."""
 
     clean: bool
     mark: RecoveryPoint | None
@@ -70,7 +69,7 @@ class LastShutdown:
 
 
 def read_last_shutdown(layout: StoreLayout) -> LastShutdown:
-    """The last_shutdown of the last writer of the store at `layout`."""
+    """Read the state that the last writer of the store left."""
     clean = not layout.abort.exists()
     mark = read_clean_mark(layout) if clean else None
     return LastShutdown(clean, mark.point if mark else None, written_ns(layout.lock))
@@ -78,9 +77,9 @@ def read_last_shutdown(layout: StoreLayout) -> LastShutdown:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryResult:
-    """The report for people, the log's newest record, and every queue's extent; `was_clean` when nothing was
-    read. The log before `trusted_end` is as our last writer left it; 0: unknown. `unread` ranges of it were refused
-    when what follows from them was made."""
+    """The report for users, the log's newest record, and every queue's extent. `was_clean`: no record was read. The log
+    before the physical offset `trusted_end` is as fsstore's last writer left it; 0: unknown. The disk refused the
+    `unread` ranges while derived data was made."""
 
     report: RecoveryReport
     newest: NewestRecord | None
@@ -90,7 +89,7 @@ class RecoveryResult:
     unread: tuple[Range, ...] = ()
 
     def with_notes(self, notes: Sequence[str]) -> RecoveryResult:
-        """The same with more sentences in the report."""
+        """This result with more sentences in the report."""
         return replace(self, report=replace(self.report, notes=(*self.report.notes, *notes)))
 
 
@@ -103,10 +102,10 @@ def recover(
     rebuild_index: bool,
     progress: Progress | None,
 ) -> RecoveryResult:
-    """Make `parts` ready to read and write. `topics` are those that topics.json names, none when nobody knows; `forget`
-    takes one away there whose deletion was cut short.
+    """Make `parts` ready to read and write. `topics` are the topics in topics.json, empty if unknown. `forget` removes
+    a topic there whose deletion was interrupted.
 
-    StoreFullError, OSError: nothing good is lost, trying again is safe.
+    StoreFullError, OSError: no good record is lost, and a retry is safe.
     """
     began = time.monotonic()
     mark = None if rebuild_index else last_shutdown.mark
@@ -122,11 +121,10 @@ def recover(
 def leave_out_deleted(
     queues: ConsumeQueues, deleted: DeletedTopics, last_shutdown: LastShutdown, topics: frozenset[str]
 ) -> None:
-    """Where no recovery point speaks of a store that its last writer closed: a topic that neither `topics` nor a queue
-    knows was deleted, and its records are left out.
+    """Leave out topics without a queue that are not in `topics`, in a closed store without a recovery point: they were
+    deleted, because a writer that closes has dispatched all of its log.
 
-    A writer that closes has dispatched all of its log. Where nothing names topics, or there is no queue at all, what
-    is missing was lost rather than deleted.
+    Without any `topics`, or without any queue, these were lost rather than deleted, and no topic is left out.
     """
     in_queues = queues.topics()
     if last_shutdown.clean and topics and in_queues:
@@ -134,7 +132,7 @@ def leave_out_deleted(
 
 
 def valid_recovery_point(layout: StoreLayout, log: CommitLog, last_shutdown: LastShutdown) -> RecoveryPoint | None:
-    """The recovery point, if it speaks of the store."""
+    """The recovery point, None if it does not describe the store."""
     point = read_recovery_point(layout.coverage)
     return point if point is not None and point.speaks_of(log, last_shutdown.lock_mtime_ns) else None
 
@@ -149,8 +147,8 @@ def evidence_at_rest(
     start: int | None = None,
     end: int | None = None,
 ) -> Evidence:
-    """What is claimed of the log of a store that nobody writes: its queues' ends are known. `start`: from where on the
-    queues' entries count, None: from the log's begin. `end`: where the log ends, None: with its last file."""
+    """The evidence about the log of a store that no process writes, after its queues' ends were found. Entries for
+    records from the physical offset `start` on count (None: all). The log ends at `end` (None: with its last file)."""
     return read_evidence(
         queues,
         point.covered if point else None,
@@ -163,12 +161,12 @@ def evidence_at_rest(
 
 
 def files_end(files: FileQueue) -> int:
-    """Where the last file of the log ends; 0 when there is none."""
+    """Physical offset of the end of the log's last file; 0 without files."""
     return files.last.start + files.last.size if files.last else 0
 
 
 def _take_over(log: CommitLog, queues: ConsumeQueues, point: RecoveryPoint) -> RecoveryResult:
-    """All files are as they were at the close: the mark says where they end."""
+    """Take all ends from the mark: no file has changed since the close."""
     queues.resume(point.covered.next_offsets, point.physical_end)
     log.resume(point.physical_end, point.store_time_ms)
     queues.expire(log.min_offset)
@@ -200,9 +198,9 @@ class _Recovery:
         self._multi_dispatch = parts.multi_dispatch
         self._unread = UnreadRanges(parts.log.files, point.unread if point else ())
         self._framed: list[DamagedRange] = []
-        """Ranges that were refused once, and never held a record."""
+        """Framed ranges that the disk refused at an earlier opening, and that turned out to be empty."""
         self._unproved: list[tuple[int, int]] = []
-        """Of the log behind what is known to be on disk: what the kernel had in memory before it was looked at."""
+        """Ranges of the log, not known to be on disk, that the kernel had in memory before recovery read them."""
         self._log_scan: LogScan
 
     def run(self, rebuild_index: bool, began: float) -> RecoveryResult:
@@ -258,16 +256,16 @@ class _Recovery:
         return RecoveryResult(report, self._newest(), queue_extents(parts.queues), covered_end, unread=unread)
 
     def _refused_ranges(self) -> list[Range]:
-        """The damage met so far that is bytes which the disk refuses, or refused then."""
+        """The damaged ranges so far whose bytes the disk refuses, or refused during the scan."""
         ranges = [(one.start, one.end) for one in self._log_scan.damaged if one.kind is DamageKind.UNREADABLE]
         return [one for one in ranges if self._log_scan.was_refused(*one) or self._unread.is_refused(*one)]
 
     def _keep(self, topic: str, queue_id: int, first: int, entries: Entries) -> None:
-        """Leave entries of lost numbers as the queue had them, where they lead to bytes that the disk refuses."""
+        """Keep the queue's old entries for lost messages if they lead to bytes that the disk refuses."""
         keep_entries(self._evidence.runs.get((topic, queue_id), ()), first, entries, self._refused_ranges())
 
     def _uncommitted(self) -> list[str]:
-        """What is to be said of a ledger's newest entries, if they are not known to be committed."""
+        """A sentence about a ledger's newest entries if they are not known to be committed."""
         checkpoint, newest = self._parts.layout.ledger_checkpoint, self._log_scan.number
         committed = read_committed_entry(checkpoint) if checkpoint is not None else None
         if newest is None or committed is None or newest.entry <= committed:
@@ -283,10 +281,10 @@ class _Recovery:
             first, total = self._log.min_offset, files_end(self._log.files) - self._log.min_offset
             self._progress(RecoveryProgress("recovering", physical_offset - first, total))
 
-    # where to begin
+    # the start of the scan
 
     def _rocketmq_start(self) -> int:
-        """Start of the file from which on RocketMQ reads records when it opens the store."""
+        """Physical offset of the file from which on RocketMQ would read records."""
         files = self._log.files.files
         if not files:
             return 0
@@ -299,7 +297,7 @@ class _Recovery:
         return files[0].start
 
     def _prepare(self, trusted_end: int) -> int:
-        """Cut derived data to what can be trusted, drop what can't; where to begin reading the log."""
+        """Cut or drop derived data that can't be trusted; return the physical offset at which the scan begins."""
         parts, log = self._parts, self._log
         log.files.drop_empty()
         self._look_for_multi_dispatch(trusted_end)
@@ -322,14 +320,14 @@ class _Recovery:
             self._evidence = with_entries(self._evidence, parts.queues, start, trusted_end)
         if not queues_trusted:
             self._drop_queues()
-        if again < trusted_end:  # a range that was refused can be read: what follows is made again
+        if again < trusted_end:  # a range that was refused is readable: its derived data is made again
             parts.queues.truncate(again)
             self._truncate_index(again)
         return start
 
     def _truncate_index(self, physical_end: int) -> None:
-        """Cut the index; one that the disk refuses is made again, in memory. RefusedReadError: it has to be set aside
-        first."""
+        """Cut the index. If the disk refuses it: with access WRITE RefusedReadError (set it aside), else it is made
+        again in memory."""
         try:
             self._parts.index.truncate(physical_end, self._log.stored_ms)
         except RefusedReadError as error:
@@ -338,11 +336,11 @@ class _Recovery:
             self._drop_index(str(error))
 
     def _look_for_multi_dispatch(self, start: int) -> None:
-        """Ask the queues about it, as long as they hold entries for records from `start` on."""
+        """Look for multi-dispatch in the queues before their entries for records from `start` on are dropped."""
         self._multi_dispatch = self._multi_dispatch or shows_multi_dispatch(self._log, self._parts.queues, start)
 
     def _queues_trusted(self, trusted_end: int) -> bool:
-        """Whether the queues lead to every record before `trusted_end`: as the mark says, or looked over."""
+        """Whether the queues lead to every record before `trusted_end`, by the mark or by a check."""
         point, parts = self._point, self._parts
         if point is None or point.log_begin != self._log.min_offset:
             return queues_complete(self._log, parts.queues, parts.deleted, trusted_end)
@@ -356,7 +354,7 @@ class _Recovery:
         return True
 
     def _drop_queues(self) -> None:
-        """Forget what the queues hold of records that are still in the log; numbers of the others stay taken."""
+        """Destroy the queues with records in the log. Others stay: their queue offsets are not given again."""
         for queue in list(self._parts.queues):
             if queue.physical_end > self._log.min_offset or queue.physical_end < 0:
                 queue.truncate(-1)
@@ -364,12 +362,13 @@ class _Recovery:
         self._rebuilt.append("consume queues")
 
     def _index_end(self, trusted_end: int) -> int:
-        """Up to where the index is kept. One that another closed has entries that we could not make again."""
+        """Physical offset up to which the index is kept: whole if another program closed it, because fsstore can't make
+        all of its entries."""
         closed_by_another = self._point is None and self._clean
         return files_end(self._log.files) if closed_by_another else trusted_end
 
     def _index_from(self, trusted_end: int) -> int:
-        """From where on the log must be read for the index; an index that can't be right is dropped."""
+        """Physical offset from which the log must be read for the index. A wrong index is dropped."""
         point, index, begin = self._point, self._parts.index, self._log.min_offset
         if point is not None and point.log_begin == begin:
             names = tuple(file.file.path.name for file in index.files)
@@ -384,13 +383,13 @@ class _Recovery:
         if start == begin < trusted_end:
             self._drop_index("it does not hold every key")
         elif point is not None and start < trusted_end:
-            # a rebuild that was killed may have stored some of that record's keys
+            # a killed rebuild may have stored only some of that record's keys
             index.truncate(index.last_physical_offset, self._log.stored_ms)
         return start
 
     def _drop_expired_keys(self) -> bool:
-        """Drop the files of keys whose records are gone: a power cut may have left them torn, and nothing shows it.
-        Whether that is all of the index."""
+        """Drop index files whose records have expired, because a power cut may have torn them unseen. Return whether
+        that is the whole index."""
         index, begin = self._parts.index, self._log.min_offset
         if 0 <= index.last_physical_offset < begin:
             self._drop_index("all of its records are gone")
@@ -402,14 +401,14 @@ class _Recovery:
         if self._parts.index.files or self._parts.index.foreign:
             self._rebuilt.append(f"index ({reason})")
         if self._parts.access is Access.WRITE:
-            # of other sizes, so perhaps a broker's: it may want them back
+            # files of other sizes may be a broker's: they are kept
             for path in filter(Path.is_file, self._parts.index.foreign):
                 moved = quarantine(self._parts.layout, f"index/{path.name}", self._parts.disk)
                 self._notes.append(f"moved index/{path.name}, whose sizes are not this store's, to {moved}")
         self._parts.index.destroy()
 
     def _seed(self, start: int) -> Seed:
-        """What the queues say about the records from `start` on."""
+        """The queue offsets from `start` on, according to the queues."""
 
         def seed(topic: str, queue_id: int) -> int | None:
             queue = self._parts.queues.get(topic, queue_id)
@@ -422,7 +421,7 @@ class _Recovery:
         return seed
 
     def _began_after(self, topic: str, queue_id: int, start: int) -> bool:
-        """Whether our writer had no such queue yet when it wrote the mark for the log up to `start`."""
+        """Whether the mark for the log up to `start` lacks the queue, so that the queue began later."""
         point = self._point
         if point is None or point.physical_end != start or self._parts.deleted.until(topic):
             return False
@@ -436,10 +435,10 @@ class _Recovery:
     # the end
 
     def _cut(self, trusted_end: int) -> None:
-        """Make the log and everything derived end after the last good record."""
+        """Cut the log and the derived data after the last good record."""
         parts, log_files, end = self._parts, self._log.files, self._log_scan.end
         if log_files.last is not None and end > files_end(self._log.files):
-            log_files.skip_to(end)  # the newest files are missing: nothing is given their places
+            log_files.skip_to(end)  # the newest files are missing: their physical offsets are not reused
         self._cut_bytes = written_after(log_files, end)
         if parts.access is Access.WRITE:
             self._notes += keep_records(parts.layout, log_files, end, parts.disk)
@@ -450,14 +449,14 @@ class _Recovery:
         if parts.access is Access.WRITE and self._log.files.last is not None:
             self._bring_to_disk(end, min(trusted_end, end))
         if parts.access is Access.PRIVATE:
-            parts.index.flush()  # from where keys wait into the files, which are in memory, too
+            parts.index.flush()  # from the memtable to the files, which are in private memory
         newest = self._newest()
         self._log.resume(end, newest.store_time_ms if newest else 0)
         parts.queues.expire(self._log.min_offset)
 
     def _bring_to_disk(self, end: int, durable_from: int) -> None:
-        """Cut the log at `end` for good. What a process left behind that died may look written to the kernel, and be
-        nowhere but in memory, if the disk refused it once: it is written again before a sync counts. OSError."""
+        """Cut the log at `end` durably. If a write of a killed process failed, the kernel may hold its bytes in memory
+        as if they were written, so they are written again before the sync. OSError."""
         files = self._log.files
         end_of_file = end - end % files.file_bytes + files.file_bytes
         for tries_left in (1, 0):
@@ -467,12 +466,11 @@ class _Recovery:
                 return
             except OSError as error:
                 if not tries_left or error.errno != errno.EIO:
-                    raise  # else perhaps the failure that nobody was told before: all is written once more
+                    raise  # else it may be an earlier, unreported failure: write all once more
 
     def _write_tombstones(self) -> None:
-        """Frame records that lost a sector at a power cut: their CRC is right, and readers must not take them for
-        whole. Never one that was acknowledged as durable. Frame what was passed because the disk refused it, and turns
-        out to be empty."""
+        """Frame records that lost a sector at a power cut, never ones acknowledged as durable: their CRC is right, but
+        readers must not take them for whole. Frame also empty ranges that the disk refused at an earlier opening."""
         for damage in self._log_scan.damaged:
             if damage.kind is DamageKind.UNREADABLE and self._unread.was_refused(damage.start, damage.end):
                 self._frame_empty(damage)
@@ -499,7 +497,7 @@ class _Recovery:
         self._framed.append(damage)
 
     def _take_numbers(self) -> None:
-        """Give the newest numbers of queues whose records are damaged entries that lead there."""
+        """Append entries that lead to the damage for the newest messages of queues whose records are damaged."""
         for (topic, queue_id), queue_evidence in self._evidence.queues.items():
             if self._parts.deleted.until(topic) >= max(queue_evidence.physical_end, 1):
                 continue
@@ -514,7 +512,7 @@ class _Recovery:
                 self._parts.queues.get_or_create(topic, queue_id).append(first, entries)
 
     def _damage_of(self, queue_evidence: QueueEvidence) -> tuple[int, int] | None:
-        """The damage that a queue's newest entry led to, (place, size); None when it is no damage that took it."""
+        """(physical offset, size) of the damage that a queue's newest entry leads to, None without any."""
         file_bytes = self._log.files.file_bytes
         is_covered = queue_evidence.physical_offset < 0
         for damage in reversed(self._log_scan.damaged):
@@ -525,7 +523,8 @@ class _Recovery:
         return None
 
     def _first_lost(self, queue_evidence: QueueEvidence, known: int, *, has_files: bool) -> int:
-        """The first of a queue's numbers that may be lost: no more than damaged bytes can hold, if nothing is left."""
+        """The first queue offset that may be lost. Without files, the damaged bytes limit the number of lost
+        messages."""
         if has_files:
             return known
         lost_bytes = sum(damage.end - damage.start for damage in self._log_scan.damaged)
@@ -544,7 +543,7 @@ def queue_extents(queues: ConsumeQueues) -> dict[str, dict[int, tuple[int, int]]
 
 
 def first_store_ms(file: MappedFile, framing: Framing) -> int:
-    """Store time of the first record in a file of the log; 0 when none begins there."""
+    """Store time in ms of the first record in a file of the log; 0 without one."""
     position = framing.header_bytes
     try:
         return decode_record(file.pages()[position:], file.start + position, verify=False).store_time_ms

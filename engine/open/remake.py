@@ -1,4 +1,4 @@
-"""Remake: reads the entries of one consume queue from the log of an opened store, where the disk refuses the queue."""
+"""Remake: makes the entries of a consume queue that the disk refuses from the log of an opened store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from engine.derived.store_files import StoreFiles
 
 LONG_BYTES = 32 << 20
-"""To read so much of the log takes long."""
+"""Reading more of the log than this checks the deadline."""
 
 
 class LogEntries:

@@ -1,7 +1,8 @@
-"""Deriving: consume queues and index of our own, made from a log that another process writes, and kept up with it.
+"""Derivation: private consume queues and index, made from a log that another process writes, and kept up to date.
 
-The same dispatch as a writer's, fed by a scan of the log that goes on where it ended. Records in the newest file may be
-half written: what is none there counts as damage only after a while. Nothing of it outlives the process.
+They are dispatched as by a writer, from a scan of the log that continues at its last end. Records in the newest file
+may be half written, so bytes there that are no record count as damage only after a while. The files do not outlive the
+process.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
     from engine.settings.config import StoreConfig
 
 QUEUE_FILE_BYTES = 8_192 * CONSUME_QUEUE_ENTRY_BYTES
-"""Of a derived queue's files: small, for a store may have thousands of queues."""
+"""Size of a derived queue's files. It is small, because a store may have thousands of queues."""
 
 SETTLED_SECONDS = 1.0
-"""How long bytes in the newest file that are no record may still become one."""
+"""Time after which bytes in the newest file that are no record count as damage."""
 
 LOOK_SECONDS = 0.3
-"""After so long the same bytes that were no record are looked at again."""
+"""Interval at which unchanged bytes that are no record are read again."""
 
 HEAD_BYTES = 128
 SCRATCH_PREFIX = "fsstore-derived-"
@@ -41,11 +42,11 @@ Key = tuple[str, int]
 
 
 class DerivedIndex:
-    """An index of a followed store, derived from its log where no file of one is: its broker keeps keys in RocksDB. Not
-    of what damage took. `end` is how far it reaches. Thread safety: one caller at a time."""
+    """An index derived from the log of a followed store without index files, whose broker keeps keys in RocksDB. `end`
+    is the physical offset up to which it has all readable records. Thread safety: one caller at a time."""
 
     def __init__(self, parts: StoreFiles, cache: Path | None) -> None:
-        """Has the index begin again, in files below `cache`, or in memory without one: as if in the store's own folder.
+        """Restart the index, in files below `cache`, or without it in memory, under paths of the store's own folder.
         OSError."""
         self._log = log = parts.log
         self._index = index = parts.index
@@ -57,8 +58,8 @@ class DerivedIndex:
         index.move(root / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)
 
     def advance(self, end: int, most_bytes: int) -> bool:
-        """Index what the log, which is whole up to `end`, has after what was indexed; whether there was any.
-        StoreFullError, OSError: the next call goes on."""
+        """Index the next records of the log, which is whole up to `end`; return whether any bytes were new.
+        StoreFullError, OSError: the next call continues."""
         log, index = self._log, self._index
         self.end = began = max(self.end, log.min_offset)
         if began >= end:
@@ -70,7 +71,7 @@ class DerivedIndex:
             if scan.end - began >= most_bytes:
                 break
         else:
-            self.end = end  # what is left is damaged
+            self.end = end  # the rest is damaged
         index.settle()
         index.delete_expired(log.min_offset)
         return True
@@ -85,8 +86,8 @@ class Derivation:
     """Queues and index of a followed store, derived from its log. Thread safety: one caller at a time."""
 
     def __init__(self, parts: StoreFiles, config: StoreConfig) -> None:
-        """Has queues and index begin again, in files below the cache of `config`, or in memory without one: as if in
-        the store's own folder. OSError."""
+        """Restart queues and index, in files below the cache of `config`, or without one in memory, under paths of the
+        store's own folder. OSError."""
         self._log = parts.log
         self._queues = queues = parts.queues
         self._index = index = parts.index
@@ -130,12 +131,13 @@ class Derivation:
 
     @property
     def newest(self) -> NewestRecord | None:
-        """The newest record before `end`, as far as it is known."""
+        """The newest record before `end`, None if it is unknown."""
         return self._log_scan.newest
 
     def advance(self, most_bytes: int | None = None) -> None:
-        """Dispatch what is whole after the end; None: all of it. StoreFullError, OSError: the next call goes on."""
-        if self._log_scan.end < self._log.min_offset:  # retention overtook us
+        """Dispatch the whole records after `end`: about `most_bytes`, or all. StoreFullError, OSError: the next call
+        continues."""
+        if self._log_scan.end < self._log.min_offset:  # retention has deleted the log there
             self._waiting, self._log_scan = None, self._scan_from(self._log.min_offset)
         if self._waiting is not None:
             self._dispatch(self._waiting)
@@ -151,9 +153,9 @@ class Derivation:
 
     def _dispatch(self, found: ScannedRecords) -> None:
         self._waiting = found
-        self._log.resume(self._log_scan.end, 0)  # first: who finds an entry reads the record
+        self._log.resume(self._log_scan.end, 0)  # first: a reader that finds an entry reads its record
         queued = self._deleted.without_queues(found)
-        self._dispatcher.index_scanned(queued)  # before its queues: who finds a message finds its keys
+        self._dispatcher.index_scanned(queued)  # before the queues: a reader that finds a message finds its keys
         damaged = self._log_scan.damaged
         self._appended.update(dispatch_scanned(self._dispatcher, self._queues, self._log.files, queued, damaged))
         self._waiting = None
@@ -166,10 +168,10 @@ class Derivation:
                 RecoveryProgress("deriving queues", self._log_scan.end - begin, last.start + last.size - begin)
             )
 
-    # what may be half written
+    # half-written records
 
     def _may_have_more(self, end: int) -> bool:
-        """Whether a look at the log's end may find a record: not where nothing is, or what was no record just now."""
+        """Whether a scan from `end` may find a record: not if the head is zero, or was no record just before."""
         head = self._head(end)
         if not any(head[:8]):
             self._stuck = None
@@ -185,35 +187,35 @@ class Derivation:
         return True
 
     def _head(self, physical_offset: int) -> bytes:
-        """The first bytes there; none where the disk refuses them."""
+        """The first bytes at `physical_offset`; none if the disk refuses them."""
         try:
             return self._log.files.peek(physical_offset, HEAD_BYTES)
         except RefusedReadError:
             return b""
 
     def _newest_start(self) -> int:
-        """Where the newest file begins that is written to: brokers make one more ahead."""
+        """Physical offset of the newest file with data. Brokers make one more file ahead."""
         for file in reversed(self._log.files.files):
             if any(self._head(file.start)[:8]):
                 return file.start
         return self._log.min_offset
 
     def _is_settled(self, physical_offset: int) -> bool:
-        """Whether bytes that are no record are damage: the writer is in a later file, or they stay as they are."""
+        """Whether bytes that are no record are damage: the writer is in a later file, or they do not change."""
         if physical_offset < self._newest_start():
             return True
         stuck = self._stuck
         return stuck is not None and stuck[0] == physical_offset and time.monotonic() - stuck[2] >= SETTLED_SECONDS
 
-    # what listeners hear
+    # changes for listeners
 
     def take_appended(self) -> list[Key]:
-        """The queues that got entries since the call before."""
+        """The queues that got entries since the last call."""
         appended, self._appended = sorted(self._appended), set()
         return appended
 
     def forget_topics(self, known: set[str]) -> list[Key]:
-        """Drop queues of other topics than `known`, which their broker deleted; which these were. OSError."""
+        """Drop the queues of all topics not in `known`, which their broker deleted; return them. OSError."""
         gone: list[Key] = []
         queues = self._queues
         for topic in set(queues.topics()) - known:
@@ -222,7 +224,7 @@ class Derivation:
         return gone
 
     def delete_expired(self, now_ms: int) -> None:
-        """Delete files that only lead to what retention took. OSError."""
+        """Delete files that lead only to records deleted by retention. OSError."""
         self._queues.delete_expired(now_ms)
         self._queues.sweep(now_ms, 0)
         self._index.delete_expired(self._log.min_offset)
