@@ -1,8 +1,7 @@
 """Blocks: a range of a queue as columns, for readers that want arrays (docs/format.md, 2).
 
-Everything that a message has, gathered with numpy: no object for a message. Text is UTF-8, always: what is not valid in
-the log has U+FFFD in its place, as in a StoredMessage. What takes long to gather waits until somebody wants it: values
-of properties, and bodies, which stay in the log.
+All fields of messages are gathered with numpy, without an object for each message. Text is always UTF-8: invalid bytes
+become U+FFFD, as in a StoredMessage. Property values and bodies are gathered on demand; bodies stay in the log.
 """
 
 from __future__ import annotations
@@ -32,14 +31,13 @@ Array = np.ndarray[Any, Any]
 T = TypeVar("T")
 
 _ROWS_TOGETHER = 8192
-"""Rows that are read one look after the other: the processor's cache keeps them, and what is made of them is short
-enough for memory that was used before."""
+"""Rows gathered together: few enough for the processor's cache and for reused memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """Where the bodies of n messages are: at `starts` (int64 (n,)) of the file of the log at physical offset
-    `log_file`, with the CRCs in `crcs` (int32 (n,)); or, when any is compressed or of a batch, of `copied` (uint8)."""
+    """Positions of the bodies of n messages: `starts` (int64 (n,)) in the log file at physical offset `log_file`, with
+    their CRCs (int32 (n,)); or in `copied` (uint8) when a body is compressed or part of a batch."""
 
     log_file: int
     starts: Array
@@ -49,17 +47,17 @@ class Bodies:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept."""
+        """Bytes of memory in use."""
         kept = 0 if self.copied is None else self.copied.nbytes
         return self.starts.nbytes + self.sizes.nbytes + self.crcs.nbytes + kept
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Good messages of a queue range in one file of the log, in queue order: n rows, copied out of it but for bodies.
+    """Good messages of a queue range in one log file, in queue order: n rows. All but the bodies are copied.
 
-    Numbers are int64 (n,). `properties` are all that are stored, KEYS and TAGS among them; of equal names the last.
-    `damaged` counts the messages that were left out.
+    Numbers are int64 (n,). `properties` has all stored ones, including KEYS and TAGS; the last of equal names counts.
+    `damaged` is the number of skipped messages.
     """
 
     queue_offset: Array
@@ -97,17 +95,16 @@ class BlockReader:
         self._records = records
 
     def read(self, queue: ConsumeQueue, first: int, count: int) -> list[Block]:
-        """The messages at queue offsets [first, first + count), as far as they are there: a block for each file of the
-        log that they lead into, one after the other."""
+        """The messages at queue offsets [first, first + count), fewer at the queue's end: one block for each log file,
+        in order."""
         runs = self._records.runs(queue, first, queue.known_entries(first, count), _ROWS_TOGETHER)
         by_file = groupby(map(self._part, runs), lambda part: part[0].bodies.log_file)
         return [_joined(list(parts)) for _, parts in by_file]
 
     def bodies(self, bodies: Bodies) -> SliceColumn:
-        """Those bodies, where they are. Errors as `CommitLog.view`; none where there are no bodies.
+        """The bodies, without a copy if they are in the log. Errors as `CommitLog.view`.
 
-        They were whole when the block was read, and are checked again: meanwhile their pages may have been read again
-        from a disk that lost them.
+        Their CRCs are checked again, because the kernel may have reread their pages from a damaged disk.
         """
         if bodies.copied is not None or not len(bodies.starts):
             data = np.empty(0, np.uint8) if bodies.copied is None else bodies.copied
@@ -150,7 +147,7 @@ class BlockReader:
 
 
 def _joined(parts: Sequence[tuple[Block, SliceColumn]]) -> Block:
-    """One block of those that follow each other in a file of the log."""
+    """Concatenate consecutive blocks of one log file."""
     blocks = [block for block, _ in parts]
     if len(blocks) == 1:
         return blocks[0]
@@ -186,7 +183,7 @@ _NUMBERS = (
 
 
 def _fixed_fields(records: ParsedHeaders) -> dict[str, Any]:
-    """Those columns of a block that `records` have no array of."""
+    """The columns of a block that are not in `records.headers`."""
     (flags, born_times, reconsume_times), hosts = fixed_fields(
         records.log, records.positions, records.headers, records.places
     )
@@ -206,7 +203,7 @@ def _fixed_fields(records: ParsedHeaders) -> dict[str, Any]:
 
 
 def _as_text(hosts: CodedColumn) -> CodedColumn:
-    """Hosts as text: there are few different ones, so each is made once."""
+    """Hosts as text. There are few different ones, so each is converted once."""
     numbers: dict[bytes, int] = {}
     texts = [str(Host.decode(hosts.texts[row])).encode() for row in range(len(hosts.texts))]
     codes = np.array([numbers.setdefault(text, len(numbers)) for text in texts], np.int32)

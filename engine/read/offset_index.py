@@ -1,19 +1,20 @@
-"""Offset index of the stream of a queue or topic: at which byte of the `.log` text each block of messages ends
+"""Offset index of the stream of a queue or topic: the end position of each block of messages in the `.log` text
 (docs/format.md, 13).
 
-A block is 1,024 queue offsets. For each whole block, the stream bytes from the index's base (the first message when it
-was begun) to the block's end are known; the messages after the last whole block are summed together. So a position is
-found without reading what is before its block. What this process appends is noted when it is dispatched
-(`QueueEnd.text_blocks`); everything else is summed from the log, in the background or when someone asks.
+A block is 1,024 queue offsets. For each whole block the index has the stream bytes from its base (the first message at
+its creation) to the block's end; messages after the last whole block have one sum. So a position is found without
+reading earlier blocks. Messages of this process are summed at dispatch (`QueueEnd.text_blocks`), all others from the
+log, in the background or on demand.
 
-The whole blocks are kept:
+Whole blocks are stored:
 
-    STORE/fsstore/sums/<topic>/<queue id>       `all`: of the topic's stream                             little-endian
+    STORE/fsstore/sums/<topic>/<queue id>       `all`: the topic's stream                                little-endian
     header  magic 8 bytes
     row     base i64 | first_physical i64 | last_physical i64 | end i64 | left_out i32 | crc u32      one whole block
 
-`crc` are 31 bits of the CRC-32 of the row before it. A file grows by rows; nothing is synced. It is believed as far as
-its CRCs hold, all rows count from one base and no end falls, and the caller trusts the log; and deletable at any time.
+`crc` is 31 bits of the CRC-32 of the row's other fields. A file grows by rows and is never synced. Its rows are used up
+to the first with a wrong CRC, another base or a falling end, and only before the trusted end of the log. The file may
+be deleted at any time.
 """
 
 from __future__ import annotations
@@ -47,13 +48,13 @@ from engine.record.kernel.scan import whole_bodies
 Array = np.ndarray[Any, Any]
 
 QUICK_SUM_MESSAGES = 2_000
-"""A nonblocking thread sums no more: about a millisecond's work."""
+"""Maximum number of messages that a nonblocking thread sums, in about 1 ms."""
 
 STEP_BLOCKS = 32
 """Blocks that are summed at once."""
 
 LOOK_S, LONGEST_LOOK_S = 1.0, 60.0
-"""How long after the last look what the disk refused is looked at again, first and at most."""
+"""First and longest pause in seconds before data that the disk could not read is tried again."""
 
 ALL_QUEUES = "all"
 """The file of a topic's stream."""
@@ -61,28 +62,28 @@ ALL_QUEUES = "all"
 MAGIC = b"FSSUMS\x00\x02"
 HEADER_BYTES = len(MAGIC)
 MOST_BYTES = 256 << 20
-"""Rows of six thousand million messages: we wrote no longer file."""
+"""Limit of a file: the rows of about 6.9 billion messages."""
 COLUMNS = ("first_physical", "last_physical", "end", "left_out")
-"""Of a whole block: physical offsets of its first (from the base on) and last record, stream bytes from the base to its
-end, and how many of its messages are left out."""
+"""Columns for whole blocks: physical offsets of the first (from the base on) and last record, stream bytes from the
+base to the block's end, and the number of messages that are left out."""
 ROW = np.dtype([("base", "<i8"), *((name, "<i8") for name in COLUMNS[:3]), ("left_out", "<i4"), ("crc", "<u4")])
 assert ROW.itemsize == 40
 _CHECKED_BYTES = 36
 
 
 class Summed(NamedTuple):
-    """How far a queue is summed: all before `queue_offset`, which are `bytes` from the base on."""
+    """The summed part of a queue: all messages before `queue_offset`, with `bytes` stream bytes from the base on."""
 
     queue_offset: int
     bytes: int
 
 
 class OffsetIndex:
-    """The offset index of one queue. Thread safety: any thread; one at a time sums (an own lock)."""
+    """The offset index of one queue. Thread safety: any thread; sums take turns under a lock of its own."""
 
     def __init__(self, queue: ConsumeQueue | TopicQueue, source: RowSource, checked_before: int) -> None:
-        """Records at physical offsets below `checked_before` are checked whole when they are summed; the others were,
-        by this process."""
+        """Records at physical offsets below `checked_before` are checked whole when they are summed; this process has
+        checked the others already."""
         self.queue = queue
         self.source = source
         self._checked_before = checked_before
@@ -90,8 +91,8 @@ class OffsetIndex:
         self.decompresses = False
         """Whether a compressed body was met while summing."""
         self.refused: int | None = None
-        """The first message that was left out since the disk refused to read it: the sums from its block on hold as
-        long as the disk refuses."""
+        """Queue offset of the first message that the disk could not read. The sums from its block on are valid until
+        the disk can read it."""
         self._look_at_s, self._look_pause_s = 0.0, LOOK_S
         self._set_base(queue.min_offset)
         self._counted = self._base
@@ -104,8 +105,8 @@ class OffsetIndex:
         self._base, self._first_block = queue_offset, queue_offset // BLOCK_MESSAGES
 
     def _add_blocks(self, *fields: Array) -> None:
-        """Close blocks with these fields, a column each: 32 bytes a block, since blocks stay for the life of a
-        mount."""
+        """Add whole blocks; `fields` has one array for each column. They take 32 bytes a block, as long as a mount
+        lasts."""
         for column, values in zip(self._columns, fields, strict=True):
             column.frombytes(values.astype(np.int64).tobytes())
         self._open_bytes = 0
@@ -114,7 +115,7 @@ class OffsetIndex:
 
     @property
     def unsummed(self) -> int:
-        """Messages that the next `grow` has to read."""
+        """Number of messages that the next `grow` must read."""
         if self.queue.text_blocks and self._lock.acquire(blocking=False):
             try:
                 self._take_noted()
@@ -125,13 +126,13 @@ class OffsetIndex:
 
     @property
     def lasting_blocks(self) -> int:
-        """How many whole blocks are summed, before what the disk refused."""
+        """Number of whole summed blocks before the first message that the disk could not read."""
         if self.refused is None:
             return len(self._ends)
         return min(len(self._ends), max(self.refused // BLOCK_MESSAGES - self._first_block, 0))
 
     def is_outdated(self) -> bool:
-        """Whether the disk reads again what it refused. Asked now and then, a minute apart at last."""
+        """Whether the disk can read the refused message now. It is tried at growing intervals, up to a minute."""
         if self.refused is None or time.monotonic() < self._look_at_s:
             return False
         with suppress(RetiredFileError, UnreadableRangeError):
@@ -142,7 +143,7 @@ class OffsetIndex:
         return False
 
     def grow(self) -> Summed:
-        """Sum what is new. WouldBlock on a nonblocking thread: that is much, a body is compressed, or another thread
+        """Sum new messages. WouldBlock on a nonblocking thread: there are many, a body is compressed, or another thread
         sums."""
         if self.unsummed > QUICK_SUM_MESSAGES:
             check_deadline()
@@ -151,8 +152,8 @@ class OffsetIndex:
         return summed
 
     def grow_until(self, until_s: float, *, decompress: bool = True) -> Summed | None:
-        """As `grow`; None when there is more to sum at `until_s` (of time.monotonic), or, unless it is to `decompress`,
-        behind a compressed body."""
+        """As `grow`; None when messages are left at `until_s` (of time.monotonic), or, without `decompress`, from a
+        compressed body on."""
         if not self._may_sum(until_s):
             return None
         try:
@@ -180,14 +181,14 @@ class OffsetIndex:
             self._lock.release()
 
     def _may_sum(self, until_s: float) -> bool:
-        """Take the lock; False when another thread has it all the time."""
+        """Take the lock; False: another thread has it until `until_s`."""
         if self._lock.acquire(blocking=False):
             return True
         check_deadline()
         return self._lock.acquire(timeout=-1 if until_s == math.inf else max(until_s - time.monotonic(), 0))
 
     def _take_noted(self) -> bool:
-        """Count the blocks from here on that were noted when they were dispatched; whether there were any."""
+        """Add the next blocks that were summed at dispatch; returns whether there were any."""
         noted, began = self.queue.text_blocks, self._counted
         number = began // BLOCK_MESSAGES
         while number * BLOCK_MESSAGES >= self._base and number not in self._left_out:
@@ -201,14 +202,14 @@ class OffsetIndex:
         return self._counted > began
 
     def _drop_noted(self) -> None:
-        """Forget what was noted of blocks that were read."""
+        """Drop dispatch sums of blocks that are summed already."""
         noted = self.queue.text_blocks
         for number in [number for number in noted.copy() if number < self._counted // BLOCK_MESSAGES]:
             noted.pop(number, None)
 
     def _sum_plain_blocks(self, max_offset: int) -> bool:
-        """Sum the next whole blocks, unless one is about to be closed, has expired, or anything in them is unusual;
-        whether they are summed."""
+        """Sum the next whole blocks if all their messages are plain and not expired; returns whether they were
+        summed."""
         first = self._counted
         count = min(max_offset // BLOCK_MESSAGES - first // BLOCK_MESSAGES, STEP_BLOCKS) * BLOCK_MESSAGES
         if first % BLOCK_MESSAGES or not count or self.queue.min_offset > first:
@@ -229,14 +230,14 @@ class OffsetIndex:
         return (self._ends[-1] if self._ends else 0) + self._open_bytes
 
     def _sum_until(self, end: int, until_s: float) -> None:
-        """Sum until `end`, or as far as bodies are decompressed at `until_s`."""
+        """Sum until `end`, or as far as bodies could be decompressed before `until_s`."""
         first, parts = self._rows_left(self._counted, end, self._checked_before)
         next_row = self.source.measure(parts, until_s)
         end = end if next_row is None else first + next_row
         row = first_refused(parts)
         if self.refused is None and row is not None:
             self.refused = first + row
-        sizes = np.zeros(end - self._counted, np.int64)  # what expired before it was summed has no bytes
+        sizes = np.zeros(end - self._counted, np.int64)  # messages that expired before the sum have no bytes
         found = sizes_of(parts)[:next_row]
         sizes[first - self._counted :][: len(found)] = found
         while self._counted < end:
@@ -245,8 +246,8 @@ class OffsetIndex:
             sizes = sizes[count:]
 
     def _rows_left(self, first: int, end: int, checked_before: int) -> tuple[int, list[LogPart]]:
-        """The rows of [first, end) that have not expired, not measured, and where they begin; retention may go on
-        meanwhile."""
+        """The first queue offset in [first, end) that has not expired, and the unmeasured rows from it on. Retention
+        may run concurrently."""
         while True:
             first = max(first, min(self.queue.min_offset, end))
             try:
@@ -255,11 +256,11 @@ class OffsetIndex:
                 if self.queue.min_offset <= first:
                     raise
             else:
-                if min(self.queue.min_offset, end) <= first:  # or their file of the log may have gone meanwhile
+                if min(self.queue.min_offset, end) <= first:  # else their log file may have been deleted meanwhile
                     return first, parts
 
     def _count(self, sizes: Array) -> None:
-        """Add the next messages, all of one block; close the block when they reach its end."""
+        """Add the sizes of the next messages, all of one block; complete the block when they reach its end."""
         number = self._counted // BLOCK_MESSAGES
         is_closed = (self._counted + len(sizes)) % BLOCK_MESSAGES == 0
         edges = self._edges(number) if is_closed else None  # before anything is counted: it may fail
@@ -273,7 +274,7 @@ class OffsetIndex:
             self._add_blocks(*np.array((*edges, self._total(), left_out)).reshape(4, 1))
 
     def _edges(self, number: int) -> tuple[int, int]:
-        """Physical offsets of a block's first and last record, -1 for one that is gone."""
+        """Physical offsets of a block's first and last record, -1 for a deleted one."""
         first, last = max(number * BLOCK_MESSAGES, self._base), (number + 1) * BLOCK_MESSAGES - 1
         return self._physical_offset(first), self._physical_offset(last)
 
@@ -283,7 +284,7 @@ class OffsetIndex:
         return -1
 
     def _forget_from(self, max_offset: int) -> None:
-        """The queue was cut: keep the whole blocks before `max_offset`."""
+        """After the queue was cut: keep only the whole blocks before `max_offset`."""
         self._set_base(min(self._base, max_offset))
         kept = max(max_offset // BLOCK_MESSAGES - self._first_block, 0)
         for column in self._columns:
@@ -295,13 +296,13 @@ class OffsetIndex:
     # finding positions
 
     def block_at(self, position: int) -> Summed:
-        """Begin of the block that the stream byte `position` (from the base on) lies in."""
+        """Begin of the block with the stream byte `position`, which counts from the base."""
         index = bisect_right(self._ends, position)
         first = max((self._first_block + index) * BLOCK_MESSAGES, self._base)
         return Summed(first, self._ends[index - 1] if index else 0)
 
     def block_end(self, queue_offset: int, summed: Summed) -> Summed:
-        """End of the block that holds `queue_offset`; of the last one, where `summed` ends."""
+        """End of the block with `queue_offset`; `summed` for the last, incomplete block."""
         index = queue_offset // BLOCK_MESSAGES - self._first_block
         end = (self._first_block + index + 1) * BLOCK_MESSAGES
         if 0 <= index < len(self._ends) and end <= summed.queue_offset:
@@ -317,8 +318,8 @@ class OffsetIndex:
         return end.bytes - int(sizes_of(parts).sum())
 
     def rows(self, first: int, end: int) -> tuple[int, list[LogPart]]:
-        """The rows of [first, end) that have not expired, without those that were left out when they were summed, and
-        the queue offset of the first."""
+        """The first queue offset in [first, end) that has not expired, and the rows from it on; rows that were left out
+        of the sum have size 0."""
         first, parts = self._rows_left(first, end, 0)
         self.source.measure(parts)
         for queue_offset in self._left_out_of(range(first // BLOCK_MESSAGES, -(-end // BLOCK_MESSAGES))):
@@ -326,7 +327,7 @@ class OffsetIndex:
         return first, parts
 
     def _left_out_of(self, blocks: range) -> list[int]:
-        """The queue offsets that were left out of those blocks when they were summed."""
+        """The queue offsets that were left out when `blocks` were summed."""
         found: list[int] = []
         for block in blocks:
             known = self._left_out.get(block)
@@ -338,11 +339,10 @@ class OffsetIndex:
             found += known or ()
         return found
 
-    # what is kept
+    # stored blocks
 
     def restore(self, rows: Array) -> bool:
-        """Take over blocks (ROW) that were kept instead of summing again, if the queue agrees with them; whether it
-        does. For an index of which nothing is summed."""
+        """Use stored blocks (ROW) in an empty index, if they match the queue; returns whether they do."""
         base = int(rows[0]["base"]) if len(rows) else 0
         end = (base // BLOCK_MESSAGES + len(rows)) * BLOCK_MESSAGES
         if not len(rows) or not 0 <= base <= self._base < end <= self.queue.max_offset:
@@ -356,7 +356,7 @@ class OffsetIndex:
         return True
 
     def kept(self, first: int) -> Array:
-        """The whole blocks from the `first`-th on, as ROW without CRCs, before what the disk refused."""
+        """The `lasting_blocks` from the `first`-th on, as ROW without CRCs."""
         with self._lock:
             rows = np.zeros(max(self.lasting_blocks - first, 0), ROW)
             rows["base"] = self._base
@@ -378,10 +378,10 @@ class OffsetIndexes:
         writable: bool = True,
         ignored: IgnoredErrors | None = None,
     ) -> None:
-        """Kept blocks count for records before `trusted_end` of the log, whose files nobody changed since; 0: none do.
+        """Stored blocks are used for records before physical offset `trusted_end`: those log files are unchanged.
 
         Records at physical offsets below `checked_before` are checked whole (CRC) when they are summed. Unless
-        `writable`, nothing is written to `directory`. What fails of that is noted in `ignored`.
+        `writable`, nothing is written to `directory`. Failed writes are noted in `ignored`.
         """
         self._ignored = ignored or IgnoredErrors()
         self._directory = directory
@@ -395,7 +395,7 @@ class OffsetIndexes:
         self._topics: dict[str, TopicQueue] = {}
 
     def topic(self, topic: str, make: Callable[[], TopicQueue]) -> TopicQueue:
-        """The messages of all queues of a topic; made where it is not there yet, or others are there now."""
+        """The messages of all queues of a topic; `make` is called if there is no object yet, or a stale one."""
         known = self._topics.get(topic)
         if known is None or known.is_stale:
             with self._lock:
@@ -406,12 +406,12 @@ class OffsetIndexes:
         return known
 
     def refreshed(self) -> None:
-        """FOLLOW: all queues were looked at again."""
+        """FOLLOW: call this after all queues were refreshed."""
         for topic in list(self._topics.values()):
             topic.refreshed()
 
     def of(self, queue: ConsumeQueue | TopicQueue) -> OffsetIndex:
-        """The offset index of a queue, with the blocks that were kept; of a topic, once it is merged."""
+        """The offset index of a queue, or of a merged topic, with its stored blocks."""
         known = self._indexes.get(queue)
         if known is not None:
             return known
@@ -419,7 +419,7 @@ class OffsetIndexes:
             known = self._indexes.get(queue)
             if known is None:
                 kept = self._kept(queue)
-                if len(kept) and isinstance(queue, TopicQueue):  # its rows have no numbers of their own
+                if len(kept) and isinstance(queue, TopicQueue):  # its numbers start anew in each process
                     last = (int(kept[0]["base"]) // BLOCK_MESSAGES + len(kept)) * BLOCK_MESSAGES - 1
                     queue.number_from(last, int(kept[-1]["last_physical"]))
                 known = OffsetIndex(queue, self._source, self._checked_before)
@@ -428,7 +428,7 @@ class OffsetIndexes:
             return known
 
     def _kept(self, queue: ConsumeQueue | TopicQueue) -> Array:
-        """Blocks (ROW) that were kept, and may be believed if the queue agrees."""
+        """Stored blocks (ROW) before the trusted end; the caller compares them with the queue."""
         try:
             raw = read_file(self._path(queue), MOST_BYTES)
         except (OSError, StoreError, ValueError):
@@ -440,8 +440,8 @@ class OffsetIndexes:
         return self._directory / queue.topic / (ALL_QUEUES if isinstance(queue, TopicQueue) else str(queue.queue_id))
 
     def keep(self, queues: Iterable[ConsumeQueue | TopicQueue], seconds: float) -> bool:
-        """Sum what is new in `queues`, for about that long, and write whole blocks that are new; False: there is more.
-        Nothing is decompressed. An error costs only that it is summed again."""
+        """Sum new messages in `queues` for about `seconds`, without decompressing, and store new whole blocks. False:
+        some are left. Messages whose blocks can't be stored are summed again later."""
         until_s = time.monotonic() + seconds
         is_done = True
         self._forget_outdated()
@@ -459,8 +459,7 @@ class OffsetIndexes:
         return is_done
 
     def _forget_outdated(self) -> None:
-        """Have summed anew what was summed while the disk refused some of it; who has it open goes on with what was
-        summed."""
+        """Drop indexes with sums from before the disk could read a refused message. Open streams keep the old sums."""
         for queue, index in list(self._indexes.items()):
             if index.is_outdated():
                 with self._lock:
@@ -468,7 +467,7 @@ class OffsetIndexes:
                         del self._indexes[queue], self._saved[queue]
 
     def _is_worth_it(self, queue: ConsumeQueue | TopicQueue) -> bool:
-        """Whether a whole block may be new; a queue that was never asked for is looked at when it has one."""
+        """Whether there may be a new whole block; an unused queue counts once it has a whole block."""
         if queue not in self._indexes and queue.max_offset - queue.min_offset < BLOCK_MESSAGES:
             return False
         index = self.of(queue)
@@ -484,7 +483,7 @@ class OffsetIndexes:
                     self._saved[queue] += len(rows)
 
     def _append(self, queue: ConsumeQueue | TopicQueue, rows: Array) -> None:
-        """Write `rows` after those that count; what else is in the file is cut off."""
+        """Write `rows` after the valid rows of the file; the rest of the file is cut off."""
         path = self._path(queue)
         make_directory(path.parent)
         end = HEADER_BYTES + self._saved[queue] * ROW.itemsize
@@ -498,17 +497,17 @@ class OffsetIndexes:
 
     @property
     def in_use(self) -> list[ConsumeQueue | TopicQueue]:
-        """What has an offset index."""
+        """Queues and topics with an offset index."""
         return list(self._indexes)
 
     def forget_log(self) -> None:
-        """Another log came in place of the one that was summed: none of its records was checked by this process."""
+        """Drop everything after another log replaced the summed one; this process has checked none of its records."""
         with self._lock:
             self._forget(lambda _: True)
             self._trusted_end, self._checked_before = 0, MAX_OFFSET
 
     def _forget(self, unwanted: Callable[[ConsumeQueue | TopicQueue], bool]) -> None:
-        """Of such queues, everything."""
+        """Drop indexes and topics for which `unwanted` returns True."""
         for queue in filter(unwanted, [*self._indexes]):
             del self._indexes[queue], self._saved[queue]
         for topic, merged in list(self._topics.items()):
@@ -517,7 +516,7 @@ class OffsetIndexes:
                 del self._topics[topic]
 
     def forget_topic(self, topic: str) -> None:
-        """All queues of a topic were deleted."""
+        """Drop memory and files of a topic whose queues were deleted."""
         with self._lock:
             self._forget(lambda queue: queue.topic == topic)
             if self._writable:
@@ -534,7 +533,7 @@ def encode_rows(rows: Array) -> bytes:
 
 
 def decode_rows(raw: bytes | bytearray) -> Array:
-    """The rows of a file, as far as it can be believed: see above."""
+    """The valid leading rows of a file: see above."""
     if raw[:HEADER_BYTES] != MAGIC:
         return np.empty(0, ROW)
     rows = np.frombuffer(raw, ROW, (len(raw) - HEADER_BYTES) // ROW.itemsize, HEADER_BYTES)
@@ -546,5 +545,5 @@ def decode_rows(raw: bytes | bytearray) -> Array:
 
 
 def _leading(good: Array) -> int:
-    """How many are true before the first that is not."""
+    """Number of leading true values."""
     return len(good) if good.all() else int(np.argmin(good))

@@ -1,7 +1,7 @@
 """Reading: messages by physical offset and by key. By queue offset: `engine.queue`.
 
-Nothing is believed that the log does not confirm: an entry of a consume queue leads to a record, and the record must
-say that it stands there.
+Derived data is checked against the log: the record of a consume-queue entry must have the entry's topic, queue and
+queue offset.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 REMEMBERED_KEYS = 10_000
-"""Of so many keys the newest message is known while the log stays as it is."""
+"""Maximum number of keys whose newest message is cached while the log does not grow."""
 CANDIDATE_ROWS = 1024
-"""So many records that the index names for a key are looked over together, once some were decoded one by one."""
+"""Records of the index's candidates for a key that are searched together, after the first ones were decoded singly."""
 REMEMBERED_COLLISIONS = 100_000
-"""Keys of long chains of which the newest message is known, of all chains together."""
+"""Maximum number of keys whose newest message is cached for long hash chains, over all chains."""
 COLUMN_ROWS = 8192
-"""Rows that are made into columns at once, so that what lies in between stays in the processor's caches."""
+"""Rows made into columns at once, so that intermediate arrays stay in the processor's caches."""
 VIEWED_ROWS = 16
-"""From so many rows of a queue on its entries are viewed, and so many of them for each row at most."""
+"""A queue's entries are viewed as an array from this number of rows on, and for at most as many entries a row."""
 
 
 class NewestByKey(NamedTuple):
-    """Where the newest message of each (topic, key) lies, -1 for none, with `log_end` and `index_end` as they were."""
+    """Physical offset of the newest message of each (topic, key), -1 for none, valid for `log_end` and `index_end`."""
 
     log_end: int
     index_end: int
@@ -61,17 +61,17 @@ class NewestByKey(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """What is known of the keys that have one hash, where many records of a topic have such a key."""
+    """Cache for the keys of one hash, for a topic with many such records."""
 
     end: int
-    """Physical offset up to which these records were looked at."""
+    """Physical offset before which the records were read."""
     newest: dict[str, int]
-    """Where the newest message of each key lies, among those."""
+    """Physical offset of the newest message of each key, among those records."""
 
 
 NO_CHAIN = Chain(0, {})
 NOTHING_KNOWN = NewestByKey(-2, -2, {})
-"""Says nothing of any log: the ends of one that is empty are 0 and -1."""
+"""Matches no log: the ends of an empty log are 0 and -1."""
 
 
 class Reader(KeyReader):
@@ -88,8 +88,8 @@ class Reader(KeyReader):
         *,
         remember: bool,
     ) -> None:
-        """`body_limit_bytes` bounds what a compressed body may become. `remember` newest messages of keys while the log
-        stays as it is: right when the index never lags behind it."""
+        """`body_limit_bytes` limits a decompressed body. `remember` caches newest messages of keys while the log does
+        not grow; the index must never lag behind the log then."""
         super().__init__(index, deleted, log.files, queues.by_key, log.framing.is_ledger, body_limit_bytes)
         self._is_ledger = log.framing.is_ledger
         self.log = log
@@ -104,7 +104,7 @@ class Reader(KeyReader):
         self._chains: OrderedDict[tuple[str, int], Chain] = OrderedDict()
         self._learning = threading.Lock()
         self.body_sizes = BodySizes()
-        """Of compressed bodies, for everybody who decompresses them."""
+        """Sizes of compressed bodies, shared by all users."""
         self.messages = 0
         self.bytes = 0
 
@@ -115,14 +115,14 @@ class Reader(KeyReader):
         return self.records.at(physical_offset)
 
     def known_body_size(self, message: StoredMessage) -> int | None:
-        """Bytes of a message's body, where that takes no decompressing."""
+        """Size of a message's body in bytes; None: it must be decompressed first."""
         if not message.is_compressed:
             return message.body_size
         size = self.body_sizes.get(message.physical_offset, message.body_crc)
         return None if size == -1 else size
 
     def body_of(self, message: StoredMessage) -> memoryview:
-        """A message's body, decompressed again where it is compressed."""
+        """A message's body, decompressed if necessary."""
         if not message.is_compressed:
             return message.body
         body = decompressed_body(message, self.body_limit_bytes)
@@ -136,7 +136,7 @@ class Reader(KeyReader):
     # keys
 
     def _shown(self, physical_offset: int, in_queue: bool = True) -> list[StoredMessage]:
-        """The messages of the record there, newest first; those that stand `in_queue` alone, or all."""
+        """The messages of the record at `physical_offset`, newest first; `in_queue`: only those with a queue entry."""
         try:
             messages = self.records.messages_at(physical_offset)[::-1]
         except ReadError:
@@ -144,8 +144,8 @@ class Reader(KeyReader):
         return [one for one in messages if self._is_led_to(one)] if in_queue else messages
 
     def _likely(self, candidates: Iterator[int], key: str) -> Iterator[int]:
-        """Those of many `candidates` whose record may have the key. Many may only share its hash: they are looked over
-        together, without a record being decoded."""
+        """The `candidates` whose record may have the key. Most may only share its hash, so records are searched
+        together, without decoding them."""
         while batch := list(islice(candidates, CANDIDATE_ROWS)):
             check_deadline()
             entries = np.zeros(len(batch), ENTRY)
@@ -157,8 +157,8 @@ class Reader(KeyReader):
                 yield from places_of[np.union1d(rows, batches)][::-1].tolist()
 
     def key_places(self, topic: str, key: str) -> Iterator[Array]:
-        """Queue ids and queue offsets (int64 (n, 2)) of messages with `key` that their queue leads to, some thousand at
-        a time, newest ones first. A message may come twice."""
+        """Yields queue ids and queue offsets, int64 (n, 2), of messages with `key` that have a queue entry, newest
+        first, some thousand rows each. A row may occur twice."""
         self.queries += 1
         oldest = max(self.log.min_offset, self._deleted.until(topic))
         candidates = self._index.candidates(topic, key, oldest, distinct=False)
@@ -177,13 +177,13 @@ class Reader(KeyReader):
                 yield np.array(inside, np.int64).reshape(-1, 2)
 
     def _is_led_to(self, message: StoredMessage) -> bool:
-        """Whether the message is in a queue, and no other one has its number there."""
+        """Whether the message is in a queue, and its queue entry does not refer to another record."""
         place = message.queue_id, message.queue_offset, message.physical_offset
         return is_queued(message.sys_flag) and not self._is_anothers(message.topic, *place)
 
     def _is_anothers(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> bool:
-        """Whether the entry of that number leads to another record than that at `physical_offset`: what this one says
-        of itself is damaged, or its broker gave the number again."""
+        """Whether the entry at `queue_offset` refers to another record than the one at `physical_offset`, because that
+        one is damaged, or its broker assigned the queue offset twice."""
         queue = self.queues.get(topic, queue_id)
         try:
             entry = queue.entry(queue_offset) if queue is not None else None
@@ -192,8 +192,8 @@ class Reader(KeyReader):
         return entry is not None and entry[0] != physical_offset
 
     def _are_anothers(self, topic: str, places: Array) -> Array:
-        """`_is_anothers` of many queue ids, queue offsets and physical offsets: bool (n,). A view of a queue's entries
-        answers for most of them; the others are asked for one by one."""
+        """`_is_anothers` for rows of queue id, queue offset and physical offset: bool (n,). Most rows use a view of the
+        queue's entries, the others single look-ups."""
         others = np.ones(len(places), bool)
         queue_ids, counts = np.unique(places[:, 0], return_counts=True)
         for queue_id in queue_ids[counts >= VIEWED_ROWS].tolist():
@@ -210,8 +210,8 @@ class Reader(KeyReader):
         return others
 
     def newest_with_key(self, topic: str, key: str) -> StoredMessage | None:
-        """The newest message with `key` that its queue leads to; looked up again only when the log has grown.
-        WouldBlock on a nonblocking thread: many others have a key of the same hash."""
+        """The newest message with `key` that has a queue entry; cached until the log grows. WouldBlock on a
+        nonblocking thread when many records share the key's hash."""
         self.queries += 1
         newest = self._newest_by_key()
         known = newest.get((topic, key))
@@ -223,9 +223,9 @@ class Reader(KeyReader):
         return found
 
     def _newest_with(self, topic: str, key: str) -> StoredMessage | None:
-        """As `newest_with_key`. Where many records have a key of that hash they are looked at once, for all such keys,
-        and afterwards those that are new."""
-        if not self._remember or "\ufffd" in key:  # that stands for bytes that are no UTF-8, too
+        """As `newest_with_key`. Many records with a key of that hash are read only once, for all such keys; later calls
+        read new records only."""
+        if not self._remember or "\ufffd" in key:  # U+FFFD may stand for any invalid UTF-8
             return next(self._with_key(topic, key, in_queue=True), None)
         chain = self._chains.get((topic, index_hash(topic, key)), NO_CHAIN) if self._chains else NO_CHAIN
         try:
@@ -239,7 +239,7 @@ class Reader(KeyReader):
         return self.at(known) if known >= max(self.log.min_offset, self._deleted.until(topic)) else None
 
     def _learned(self, topic: str, key: str) -> Chain:
-        """Look at the records that have a key of the hash of `key`, and were not looked at before."""
+        """Add the records with a key of the same hash that were not read before to the key's chain."""
         key_hash = index_hash(topic, key)
         with self._learning:
             known = self._chains.pop((topic, key_hash), NO_CHAIN)
@@ -259,7 +259,7 @@ class Reader(KeyReader):
             return chain
 
     def _words(self, topic: str, places: list[int]) -> Iterator[tuple[int, str]]:
-        """Keys of records, newest first, each with the newest record of them that has it."""
+        """Yields (physical offset, key) for all keys of the records, newest first; of equal keys the newest record."""
         entries = np.zeros(len(places), ENTRY)
         entries["physical_offset"] = sorted(places)
         for log, base, places_of in reversed(list(runs_by_file(self.log.files, entries))):
@@ -278,11 +278,11 @@ class Reader(KeyReader):
             yield from sorted(((place, word) for word, place in found.items()), reverse=True)
 
     def _has_message(self, topic: str, place: int, key: str) -> bool:
-        """Whether a message in the record there carries a key, and its queue leads to it."""
+        """Whether a message in the record at physical offset `place` has the key and a queue entry."""
         return any(one.topic == topic and carries_key(one, key) for one in self._shown(place))
 
     def _newest_by_key(self) -> dict[tuple[str, str], int]:
-        """What is known of keys in the log as it is now. Threads that come at once may each begin again: no harm."""
+        """The cache for the current log. Concurrent threads may each start a new one, which is harmless."""
         log_end, index_end, known = self._newest
         now = self.log.readable_end, self._index.last_physical_offset
         if now != (log_end, index_end):
@@ -291,13 +291,13 @@ class Reader(KeyReader):
         return known
 
     def forget_keys(self) -> None:
-        """A topic was deleted: its keys lead nowhere."""
+        """Drop all cached keys, because a topic was deleted."""
         self._newest = NOTHING_KNOWN
         with self._learning:
             self._chains.clear()
 
     def newest_keys(self, topic: str, limit: int) -> list[str]:
-        """Keys of the topic's newest messages, sorted: each queue's newest, `limit` messages in all."""
+        """Keys of the topic's newest `limit` messages, sorted."""
         queue_ids = self.topics.queue_ids(topic)
         newest: list[Array] = [np.empty(0, ENTRY)]
         for queue_id in queue_ids:
@@ -323,8 +323,8 @@ class Reader(KeyReader):
 
 
 def rows_naming(records: ParsedHeaders, key: str) -> Array:
-    """Rows whose KEYS or UNIQ_KEY hold `key` between spaces or ends, int64 (k,): those that carry it are among them."""
-    if "\ufffd" in key:  # stands for bytes that are no UTF-8, too
+    """Rows whose KEYS or UNIQ_KEY contain `key` as a word, int64 (k,): a superset of the rows that carry it."""
+    if "\ufffd" in key:  # U+FFFD may stand for any invalid UTF-8
         return np.arange(len(records))
     wanted = b" %b " % key.encode("utf-8", "surrogatepass")
     rows: set[int] = set()
@@ -340,7 +340,7 @@ def rows_naming(records: ParsedHeaders, key: str) -> Array:
 
 
 def _places_with_key(records: ParsedHeaders, topic: str, key: str) -> Array:
-    """Queue ids, queue offsets and physical offsets (int64 (n, 3)) of the records of that topic that carry `key`."""
+    """Queue ids, queue offsets and physical offsets, int64 (n, 3), of the topic's records that carry `key`."""
     records = records.take(np.flatnonzero(records.headers["ok"] & is_queued(records.headers["sys_flag"])))
     records = records.take(rows_naming(records, key))
     topics, topic_rows = topics_of(records)

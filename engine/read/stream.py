@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 WINDOW_BYTES = 1 << 20
-"""How much is copied together for a reader that goes straight on."""
+"""Bytes copied at once for a sequential reader."""
 LARGEST_WINDOW_BYTES = 3 << 20
-"""As long as this, it is whole blocks."""
+"""Largest window that is extended to whole blocks."""
 MOST_ROWS_AT_ONCE = 1 << 15
-"""To copy so many messages takes some 4 ms: a window of messages of a few bytes has many more."""
+"""Messages copied at once on a nonblocking thread, in about 4 ms; a window of very short messages has many more."""
 BACKGROUND_READ_BYTES = WINDOW_BYTES
-"""Who reads less at a time is spared the background: two threads would hand the interpreter to and fro at each read."""
+"""Shorter reads do not use the background: two threads would contend for the GIL at each read."""
 
 
 class QueueStream:
-    """The text of the queue's messages from `first_offset` on; positions count bytes of that text. Of a topic's, these
-    are in the order of the log.
+    """The text of a queue's messages from `first_offset` on; positions count bytes of that text. A topic's messages are
+    in the order of the log.
 
-    Messages that are damaged when they are summed are left out. The first message stays where it was found, whatever
-    retention does. Thread safety: any thread.
+    Messages that are damaged when they are summed are left out. Retention does not move position 0. Thread safety: any
+    thread.
     """
 
     def __init__(self, queue: ConsumeQueue | TopicQueue, index: OffsetIndex) -> None:
-        """Bind to the queue's first message now."""
+        """Position 0 is the queue's first message at construction."""
         self._queue = queue
         self._index = index
         self._first = queue.min_offset
@@ -53,26 +53,26 @@ class QueueStream:
 
     @property
     def first_offset(self) -> int:
-        """Queue offset of the message at position 0. Of a topic's stream, the physical offset; below 0 where that
-        message is still to come."""
+        """Queue offset of the message at position 0; in a topic's stream its physical offset, below 0 while there is no
+        such message."""
         if not isinstance(self._queue, TopicQueue):
             return self._first
         return self._physical_offset(self._first) if self._first < self._queue.max_offset else self._queue.empty_offset
 
     def begins_as(self, first_offset: int) -> bool:
-        """Whether one with that `first_offset`, of the same queue or topic, has the same message at position 0."""
+        """Whether a stream of the same queue or topic with that `first_offset` has the same message at position 0."""
         return self.first_offset == first_offset or (
             isinstance(self._queue, TopicQueue) and first_offset == self._queue.empty_offset
         )
 
     @property
     def unsummed(self) -> int:
-        """Messages that the next `size` or `read` has to sum first."""
+        """Number of messages that the next `size` or `read` must sum first."""
         return self._index.unsummed
 
     @property
     def decompresses(self) -> bool:
-        """Whether `sum_for` may have to decompress: until it met a compressed message, it does not."""
+        """Whether `sum_for` may decompress; False until a compressed message was met."""
         return self._index.decompresses
 
     @property
@@ -81,7 +81,7 @@ class QueueStream:
         return self.size_of(self.summed())
 
     def sum_for(self, seconds: float) -> bool:
-        """Sum what is new for about that long; whether that is all there is."""
+        """Sum new messages for about `seconds`; returns whether all are summed."""
         summed = self._index.grow_until(time.monotonic() + seconds, decompress=self.decompresses)
         if summed is None:
             return False
@@ -93,8 +93,8 @@ class QueueStream:
         return self._skipped is not None
 
     def measure_for(self, start: int, end: int, summed: Summed, seconds: float) -> bool:
-        """Find out for about that long how long the compressed messages of the blocks are that hold the bytes [start,
-        end); whether all are known. Errors as `read`."""
+        """Measure compressed messages in the blocks of bytes [start, end), for about `seconds`; returns whether all are
+        measured. Errors as `read`."""
         with suppress(WouldBlock), within(seconds):
             self.rows(start, end, summed)
             return True
@@ -107,25 +107,25 @@ class QueueStream:
         return self._skipped
 
     def read(self, position: int, length: int) -> memoryview:
-        """Bytes [position, position + length), fewer at the end. ExpiredMessageError; DamagedRecordError when the log
-        is not what it was when it was summed."""
+        """Bytes [position, position + length), fewer at the end. ExpiredMessageError; DamagedRecordError: the log has
+        changed since it was summed."""
         return self.reader().read(position, length)
 
     def reader(self, background: Executor | None = None) -> StreamReader:
-        """For one who reads on from where it is: what comes next is made ready with what was asked for. With
-        `background`, of one thread, it is made ready there while the last of it is used."""
+        """A reader for sequential reads: it copies the next bytes ahead. `background`, an executor of one thread,
+        prepares the next window during the use of the current one."""
         return StreamReader(self, background)
 
     def summed(self) -> Summed:
-        """All that there is now, summed."""
+        """Sum all messages; returns the end."""
         return self._index.grow()
 
     def size_of(self, summed: Summed) -> int:
-        """Bytes in the stream as far as it was summed."""
+        """Bytes in the stream up to `summed`."""
         return summed.bytes - self._skip(summed)
 
     def rows(self, start: int, end: int, summed: Summed) -> tuple[int, list[LogPart]]:
-        """The messages that the bytes [start, end) are part of, and where they begin. Errors as `read`."""
+        """The position of the first message with bytes in [start, end), and all such messages. Errors as `read`."""
         skipped = self._skip(summed)
         first, parts = self._rows(start + skipped, end + skipped, summed)
         return first - skipped, parts
@@ -149,8 +149,8 @@ class QueueStream:
         return begin + (int(row_ends[first_row - 1]) if first_row else 0), wanted
 
     def put_blocks(self, start: int, end: int, summed: Summed, text: Array) -> bool:
-        """Write the bytes [start, end) to `text`, which is as long; False unless they are whole blocks of plain
-        messages, as they were when they were summed. WouldBlock on a nonblocking thread."""
+        """Write the bytes [start, end) to `text` of that length; False unless they are whole, unchanged blocks of plain
+        messages. WouldBlock on a nonblocking thread."""
         skipped = self._skip(summed)
         first, last = self._blocks(start + skipped, end + skipped, summed)
         if (first.bytes, last.bytes) != (start + skipped, end + skipped):
@@ -162,7 +162,7 @@ class QueueStream:
             return False
 
     def _blocks(self, start: int, end: int, summed: Summed) -> tuple[Summed, Summed]:
-        """Where the blocks begin and end that hold the bytes [start, end) from the index's base on."""
+        """Begin and end of the blocks with bytes [start, end), which count from the index's base."""
         first = self._index.block_at(start)
         last = self._index.block_end(self._index.block_at(end - 1).queue_offset, summed)
         if last.queue_offset - first.queue_offset > MOST_ROWS_AT_ONCE:
@@ -170,7 +170,7 @@ class QueueStream:
         return first, last
 
     def block_end(self, position: int, summed: Summed) -> int:
-        """Where the block ends that holds the byte before `position`."""
+        """End position of the block with the byte before `position`."""
         skipped = self._skip(summed)
         block = self._index.block_at(position - 1 + skipped)
         return self._index.block_end(block.queue_offset, summed).bytes - skipped
@@ -185,30 +185,29 @@ class QueueStream:
 
 
 class Window(NamedTuple):
-    """The stream's bytes from `start` on that were copied out of the log: whole messages."""
+    """Whole messages copied out of the log: the stream's bytes from position `start` on."""
 
     start: int
     text: memoryview
 
     @property
     def end(self) -> int:
-        """Just past the last byte."""
+        """Position just past the last byte."""
         return self.start + len(self.text)
 
     def holds(self, start: int, end: int) -> bool:
-        """Whether the bytes [start, end), some or none, are here."""
+        """Whether the window contains the bytes [start, end), which may be none."""
         return self.start <= start and end <= self.start + len(self.text)
 
     def after(self, position: int) -> memoryview:
-        """The text from `position` on; nothing where that lies outside."""
+        """The text from `position` on; empty if that is outside the window."""
         return self.text[position - self.start :] if self.start <= position else self.text[:0]
 
 
 class StreamReader:
-    """One reader's way through a stream.
+    """Sequential reader of a stream.
 
-    Thread safety: one thread at a time. What runs in the background makes the next window and changes nothing else, and
-    no window is made while it does.
+    Thread safety: one thread at a time. The background only makes the next window, and the reader makes none meanwhile.
     """
 
     def __init__(self, stream: QueueStream, background: Executor | None) -> None:
@@ -223,20 +222,20 @@ class StreamReader:
 
     @property
     def kept_bytes(self) -> int:
-        """Memory that it holds for its next reads, about; that of what the background is at, too."""
+        """Approximate bytes of memory held for the next reads, including the background's window."""
         coming = LARGEST_WINDOW_BYTES if self._next is not None else 0
         return self._buffers.kept_bytes + len(self._window.text) + coming
 
     def let_go(self) -> None:
-        """Hold no memory until the next read. From any thread."""
+        """Release all memory until the next read. Any thread may call this."""
         coming, self._next = self._next, None
         if coming is not None:
             coming.cancel()
         self._window, self._buffers = Window(0, memoryview(b"")), Buffers()
 
     def prepare(self, position: int, length: int, seconds: float) -> None:
-        """Have a `read` of these bytes take no time, while others go on: from any thread. Where more is to be summed
-        or measured than `seconds` allow, it does only that."""
+        """Prepare a later `read` of these bytes, so that it does not block; any thread may call this. If summing and
+        measuring take longer than `seconds`, no window is made."""
         if not self._stream.sum_for(seconds):
             return
         summed = self._stream.summed()
@@ -247,7 +246,7 @@ class StreamReader:
             self._prepared[position, length] = window, size
 
     def read(self, position: int, length: int) -> memoryview:
-        """As `QueueStream.read`. What is returned stays as it is. WouldBlock on a nonblocking thread: see `prepare`."""
+        """As `QueueStream.read`; the returned bytes never change. WouldBlock on a nonblocking thread: see `prepare`."""
         window, end = self._window, position + length
         prepared = self._prepared.pop((position, length), None) if self._prepared else None
         if prepared is not None:
@@ -267,7 +266,7 @@ class StreamReader:
         return window.text[position - window.start : end - window.start]
 
     def _make_ready(self, position: int, length: int) -> None:
-        """Have the next window made in the background, when the read that comes now will not find all in this one."""
+        """Make the next window in the background, if the next sequential read goes past the current window."""
         window = self._window
         if self._background is None or self._next is not None or length < BACKGROUND_READ_BYTES:
             return
@@ -275,19 +274,19 @@ class StreamReader:
             self._next = self._background.submit(self._further_window, position, length)
 
     def _further_window(self, position: int, length: int) -> Window:
-        with nonblocking():  # somebody may have to wait for this before long
+        with nonblocking():  # a reader may soon wait for this
             summed = self._stream.summed()
             end = min(position + length, self._stream.size_of(summed))
             return self._next_window(self._window, position, end, summed, self._buffers)
 
     def _made_ready(self, start: int, end: int) -> Window | None:
-        """What the background made, if it is what is asked for; else nothing."""
+        """The background's window if it contains the bytes [start, end), else None."""
         made, self._next = self._next, None
         if made is None or made.cancel():
             return None
         try:
             window = made.result()
-        except (StoreError, WouldBlock):  # who asks for those bytes meets it again
+        except (StoreError, WouldBlock):  # a read of those bytes raises it again
             return None
         return window if window.holds(start, end) else None
 
@@ -297,7 +296,7 @@ class StreamReader:
         return self._copied(memoryview(b""), start, end, summed, self._buffers)
 
     def _next_window(self, window: Window, start: int, end: int, summed: Summed, buffers: Buffers) -> Window:
-        """At least the bytes [start, end), and what its reader will want next."""
+        """A window with at least the bytes [start, end), and usually the next ones."""
         known = window.after(start)
         further = min(max(end, start + WINDOW_BYTES), self._stream.size_of(summed))
         block_end = self._stream.block_end(further, summed)
@@ -308,14 +307,14 @@ class StreamReader:
                 return blocks
         try:
             return self._copied(known, start, further, summed, buffers)
-        except DamagedRecordError:  # perhaps after what was asked for
+        except DamagedRecordError:  # the damage may be after `end`
             return self._copied(known, start, end, summed, buffers)
 
     def _copied_blocks(
         self, known: memoryview, start: int, end: int, summed: Summed, buffers: Buffers
     ) -> Window | None:
-        """The bytes [start, end), of which `known` are the first, when the others are whole blocks of plain messages:
-        no more is made of those than their text."""
+        """The bytes [start, end), beginning with `known`, if the others are whole blocks of plain messages; else
+        None."""
         text = buffers.take(end - start)[: end - start]
         if not self._stream.put_blocks(start + len(known), end, summed, text[len(known) :]):
             return None
@@ -323,7 +322,7 @@ class StreamReader:
         return Window(start, text.data.toreadonly())
 
     def _copied(self, known: memoryview, start: int, end: int, summed: Summed, buffers: Buffers) -> Window:
-        """At least the stream bytes [start, end), of which `known` are the first."""
+        """A window with at least the stream bytes [start, end), which begin with `known`."""
         first, parts = self._stream.rows(start + len(known), end, summed)
         text = buffers.take(len(known) + sum(int(part.sizes.sum()) for part in parts))
         text[: len(known)] = known
@@ -334,8 +333,8 @@ class StreamReader:
 
 
 class Buffers:
-    """Memory for texts, used again when nobody has a view of it any more: fresh memory costs a page fault each 4 KiB,
-    which takes longer than to fill it. Thread safety: one thread at a time."""
+    """Memory for texts, reused once it has no views: fresh memory costs a page fault each 4 KiB, which takes longer
+    than the copy. Thread safety: one thread at a time."""
 
     _KEPT = 2
     _KEPT_BYTES = 4 << 20
@@ -345,11 +344,11 @@ class Buffers:
 
     @property
     def kept_bytes(self) -> int:
-        """Memory that is kept."""
+        """Bytes of memory that is kept."""
         return sum(map(len, self._kept))
 
     def take(self, size: int) -> Array:
-        """At least `size` bytes (uint8), with anything in them."""
+        """An array (uint8) of at least `size` bytes with arbitrary content."""
         for memory in self._kept:
             if len(memory) >= size and _has_no_view(memory):
                 return np.frombuffer(memory, np.uint8)
@@ -361,7 +360,7 @@ class Buffers:
 
 
 def _has_no_view(memory: bytearray) -> bool:
-    """A bytearray that somebody has a view of refuses to be resized."""
+    """Whether there is no view of a bytearray: only then it can be resized."""
     try:
         memory.append(memory.pop())
     except BufferError:

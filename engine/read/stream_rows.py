@@ -1,8 +1,7 @@
-"""Stream rows: the bodies of a queue's messages, found in the mapped log and copied out with numpy (docs/format.md,
-13).
+"""Stream rows: finds message bodies in the mapped log and copies them with numpy (docs/format.md, 13).
 
-A row is a message; its bytes in the stream are its body, decompressed, and a newline. Of a record, only the few fields
-are read that this takes.
+A row is a message; its bytes in the stream are its decompressed body and a newline. Only the few necessary fields of a
+record are read.
 """
 
 from __future__ import annotations
@@ -33,23 +32,23 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 Alone = Callable[["ConsumeQueue", int], "StoredMessage | None"]
-"""The message at a queue offset, read alone; None where it is none. ReadError: it can't be read."""
+"""Reads the single message at a queue offset; None: there is none. ReadError: it can't be read."""
 
 STREAM_SEPARATOR = 10
-"""The byte behind each message of a `.log`: a newline."""
+"""The byte after each message of a `.log`: a newline."""
 UNMEASURED = -1
-"""The size of a compressed row that is not known yet."""
+"""Size of a compressed row that is not measured yet."""
 REFUSED = -1
-"""The stored size of a row that is left out since the disk refuses to read it: a later try may work."""
+"""Stored size of a row that is left out because the disk can't read it; a later try may work."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """Rows whose records lie in one file of the log, all arrays of shape (n,).
+    """Rows whose records are in one file of the log; all arrays have shape (n,).
 
-    Their bodies are log[starts:starts + stored_sizes]. `sizes` are the bytes in the stream, newline included; 0 for a
-    row that is left out, UNMEASURED for a compressed one that `RowSource.measure` has not come to. `is_compressed` says
-    that the body is not what is stored. `places` are physical offsets, `crcs` those of the bodies as stored.
+    Bodies are log[starts:starts + stored_sizes]; `crcs` are theirs, as stored. `sizes` are the bytes in the stream with
+    the newline: 0 for a row that is left out, UNMEASURED for a compressed one before `RowSource.measure`. `places` are
+    the records' physical offsets.
     """
 
     log: Array
@@ -82,17 +81,17 @@ class RowSource:
     """Finds rows in the log. Thread safety: stateless; any thread."""
 
     def __init__(self, log: FileQueue, body_limit_bytes: int, alone: Alone, sizes: BodySizes) -> None:
-        """`alone` reads what the records themselves do not confirm."""
+        """`alone` reads a message singly when its record does not match its queue entry."""
         self._log = log
         self._body_limit_bytes = body_limit_bytes
         self._alone = alone
         self._sizes = sizes
 
     def rows(self, queue: ConsumeQueue | TopicQueue, first: int, count: int, checked_before: int) -> list[LogPart]:
-        """Rows of queue offsets [first, first + count), fewer when they are not there.
+        """Rows of queue offsets [first, first + count), fewer at the queue's end.
 
-        Records at physical offsets below `checked_before` are read whole and checked (CRC, place); of the others,
-        framing is. What fails is left out: size 0. Compressed ones are for `measure`.
+        Records at physical offsets below `checked_before` are read whole and checked (CRC, slot); the framing of the
+        others is checked. A row that fails gets size 0. Sizes of compressed rows are set by `measure`.
         """
         parts: list[LogPart] = []
         entries, begin = queue.entries(first, count), first
@@ -113,7 +112,7 @@ class RowSource:
                 if places[row] != lost_place:
                     message, is_refused = self._alone_at(queue, entries, begin, first + row)
                 if message is None:
-                    lost_place = places[row]  # many lost numbers may lead to one damaged place
+                    lost_place = places[row]  # many lost queue offsets may refer to one damaged record
                 _put(part, row, base, message, is_refused)
             parts.append(part)
             first += len(part)
@@ -122,8 +121,8 @@ class RowSource:
     def _alone_at(
         self, queue: ConsumeQueue | TopicQueue, rows: Array, begin: int, number: int
     ) -> tuple[StoredMessage | None, bool]:
-        """The message of that number, read alone, and whether the disk refuses it; `rows` are those of the queue from
-        `begin` on."""
+        """The message of row `number`, read singly, and whether the disk can't read it. `rows` begin at number
+        `begin`."""
         try:
             if isinstance(queue, TopicQueue):
                 row = rows[number - begin]
@@ -135,8 +134,8 @@ class RowSource:
     def plain_sizes(
         self, queue: ConsumeQueue | TopicQueue, first: int, count: int, checked_before: int
     ) -> tuple[Array, Array] | None:
-        """Where the records of queue offsets [first, first + count) are, and their bytes in the stream: int64 (n,),
-        checked as `rows` does. None unless all are there, whole and plainly a message each. Errors as `rows`."""
+        """Physical offsets and stream bytes of queue offsets [first, first + count), both int64 (n,), checked as in
+        `rows`. None unless each is a whole plain message. Errors as `rows`."""
         entries, begin = queue.entries(first, count), 0
         if isinstance(queue, TopicQueue):
             queue_ids, offsets = (np.ascontiguousarray(entries[name]) for name in ("queue_id", "queue_offset"))
@@ -159,8 +158,8 @@ class RowSource:
         return places, sizes
 
     def put_plain_text(self, queue: ConsumeQueue | TopicQueue, first: int, count: int, text: Array) -> int | None:
-        """Write the stream bytes of queue offsets [first, first + count) to the beginning of `text`; how many they are.
-        None unless all are there, framed and plainly a message each, and there is room. Errors as `rows`."""
+        """Write the stream bytes of queue offsets [first, first + count) to the beginning of `text`; returns their
+        number. None unless each is a framed plain message, and `text` is long enough. Errors as `rows`."""
         filled = found = 0
         for log, base, places in runs_by_file(self._log, queue.entries(first, count)):
             size = copy_texts(log, base, places, self._log.framing.is_ledger, text[filled:])
@@ -170,10 +169,10 @@ class RowSource:
         return filled if found == count else None
 
     def measure(self, parts: Sequence[LogPart], until_s: float = math.inf) -> int | None:
-        """Set the sizes of compressed rows, in order; one that can't be decompressed is left out.
+        """Set the sizes of compressed rows in order; a row that can't be decompressed gets size 0.
 
-        The row to go on from, counted over all parts, when `until_s` (of time.monotonic) was over before all were
-        measured; one is in any case. WouldBlock on a nonblocking thread.
+        At `until_s` (of time.monotonic) returns the next row, counted over all parts; at least one row is measured
+        before. None: all are measured. WouldBlock on a nonblocking thread.
         """
         passed, has_decompressed = 0, False
         for part in parts:
@@ -194,7 +193,7 @@ class RowSource:
         return try_decompress(_stored(part, row), int(part.sys_flags[row]), self._body_limit_bytes)
 
     def put_text(self, part: LogPart, text: Array) -> int:
-        """Write the stream bytes of the rows to the beginning of `text` (uint8); how many they are."""
+        """Write the stream bytes of the rows to the beginning of `text` (uint8); returns their number."""
         if part.is_compressed.any():
             return self._put_mixed(part, text)
         starts, sizes, shown = part.starts, part.sizes, part.sizes > 0
@@ -202,7 +201,7 @@ class RowSource:
             starts, sizes = starts[shown], sizes[shown]
         offsets, _ = gather(part.log, starts, sizes, target=text)
         ends = offsets[1:]
-        text[ends - 1] = STREAM_SEPARATOR  # over the byte after the body, which came along
+        text[ends - 1] = STREAM_SEPARATOR  # replaces the copied byte after the body
         return int(ends[-1]) if len(ends) else 0
 
     def _put_mixed(self, part: LogPart, text: Array) -> int:
@@ -222,7 +221,7 @@ def sizes_of(parts: Sequence[LogPart]) -> Array:
 
 
 def first_refused(parts: Sequence[LogPart]) -> int | None:
-    """The first row, counted over all parts, that the disk refuses."""
+    """The first row, counted over all parts, that the disk can't read; None: there is none."""
     rows = np.flatnonzero(np.concatenate([np.zeros(0, np.int64), *map(attrgetter("stored_sizes"), parts)]) == REFUSED)
     return int(rows[0]) if len(rows) else None
 
@@ -241,7 +240,7 @@ def _stored(part: LogPart, row: int) -> memoryview:
 
 
 def _put(part: LogPart, row: int, base: int, message: StoredMessage | None, is_refused: bool) -> None:
-    """Show the message in that row, whose body stands in the log; None: nothing."""
+    """Set a row to `message`, whose body is in the log; None: leave the row out."""
     if message is None:
         part.sizes[row] = 0
         part.stored_sizes[row] = REFUSED if is_refused else 0
@@ -253,7 +252,7 @@ def _put(part: LogPart, row: int, base: int, message: StoredMessage | None, is_r
 
 
 def _part_of(records: ParsedHeaders, places: Array) -> LogPart:
-    """Those records, all of which are shown."""
+    """Rows of all records; those that are not `ok` get size 0."""
     good, (starts, stored_sizes) = records.headers["ok"], records.bodies
     sys_flags = records.headers["sys_flag"].astype(np.int64)
     sizes = np.where(good, stored_sizes + 1, 0)

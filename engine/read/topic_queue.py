@@ -1,10 +1,10 @@
 """TopicQueue: the messages of all queues of a topic, in the order of the commit log (docs/format.md, 13).
 
-A row says where a message is, and which one. Rows are merged from the consume queues when somebody asks, and never
-reordered: each merge ends at a physical offset before which every queue is known to have its entries. They are held in
-memory, those of a long topic in a nameless temporary file: nothing is written to the store.
+A row has the physical offset, queue id and queue offset of a message. Rows are merged from the consume queues on demand
+and never reordered: each merge ends at a physical offset before which every queue is known to have its entries. Rows
+are in memory, those of a long topic in a nameless temporary file; nothing is written to the store.
 
-    queues ──entries before the bound──► a window of the log at a time, sorted ──► rows, numbered as they come
+    queues ──entries before the bound──► a window of the log at a time, sorted ──► rows, numbered in this order
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Array = np.ndarray[Any, Any]
 
 TOPIC_ROW = np.dtype([("physical_offset", "<i8"), ("queue_offset", "<i8"), ("queue_id", "<i4")])
 WINDOW_ROWS = 1 << 20
-"""So many rows are merged together, about."""
+"""Approximate number of rows merged together."""
 ROWS_IN_MEMORY = 1 << 16
-"""More than those go to a file."""
+"""Number of rows above which they are written to a file."""
 UNKNOWN_ROWS = 1 << 62
 
 
@@ -47,13 +47,13 @@ class _Source(NamedTuple):
 
 
 class TopicQueue:
-    """Reads as a `ConsumeQueue` whose offsets number the topic's messages in the order of the log.
+    """Has the reading methods of a `ConsumeQueue`; its offsets number the topic's messages in the order of the log.
 
-    Thread safety: any thread; one at a time merges (an own lock).
+    Thread safety: any thread; merges take turns under a lock of its own.
     """
 
     queue_id = -1
-    """In errors: of no queue."""
+    """In errors: no queue."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class TopicQueue:
         refresh: Callable[[], object],
         scratch: Path | None,
     ) -> None:
-        """`queues` are those of the topic now. No entry of a record before the physical offset `bound()` comes to any
-        of them after that was asked for; None where another process writes: then `refresh` has all queues looked at
-        again. Long topics have a file in `scratch`, which is made if it is missing; None: where the system wants it."""
+        """`queues()` are the topic's current ones. After a call of `bound()` no queue gets entries of records before
+        the returned physical offset; None: another process writes, and `refresh` reloads all queues. Long topics have a
+        file in `scratch`, which is made if it is missing; None: the system's folder for temporary files."""
         self.topic = topic
         self.is_stale = False
-        """Whether its queues are gone, or were cut: it merges nothing more."""
+        """Whether its queues were deleted or cut: it merges nothing more."""
         self._queues = queues
         self._log_begin = log_begin
         self._bound = bound or self._followed_bound
@@ -83,18 +83,18 @@ class TopicQueue:
         self._begin = 0
         self._min = (0, -1)
         self.text_blocks: dict[int, tuple[int, int, int]] = {}
-        """None are noted of a topic: see `QueueEnd`."""
+        """Always empty for a topic: see `QueueEnd`."""
 
     # merging
 
     @property
     def is_merged(self) -> bool:
-        """Whether all that was there once is merged, so that its first row is known."""
+        """Whether a first merge is complete, so that the first row is known."""
         return self._merged_end >= 0
 
     @property
     def unmerged(self) -> int:
-        """Messages that the next merge has to take, at most."""
+        """Maximum number of messages that the next merge takes."""
         if not self.is_merged:
             return UNKNOWN_ROWS
         if self.is_stale or self._bound() <= self._merged_end:
@@ -104,9 +104,8 @@ class TopicQueue:
         return sum(end - (known[number].taken if number in known else 0) for number, end in ends.items())
 
     def merge_until(self, until_s: float = math.inf) -> bool:
-        """Merge what is new, until `until_s` (of time.monotonic) at most; whether that is all. WouldBlock on a
-        nonblocking thread: another thread merges. ReadError: a queue can't be read. OSError: there is no room for the
-        rows."""
+        """Merge new messages until `until_s` (of time.monotonic); returns whether all are merged. WouldBlock on a
+        nonblocking thread: another thread merges. ReadError: a queue can't be read. OSError: no space for the rows."""
         if not self._lock.acquire(blocking=False):
             check_deadline()
             if not self._lock.acquire(timeout=-1 if until_s == math.inf else max(until_s - time.monotonic(), 0)):
@@ -126,8 +125,8 @@ class TopicQueue:
             self._lock.release()
 
     def _merging(self) -> Iterator[None]:
-        """Merge all that is there, a bit at a time."""
-        bound = self._bound()  # first: what is before it is in the queues by then
+        """Merge all new messages; yields after each step."""
+        bound = self._bound()  # first: the queues then have all entries before it
         if self.is_stale or bound <= self._merged_end:
             return
         grown = []
@@ -146,8 +145,8 @@ class TopicQueue:
         self._merged_end = bound
 
     def _followed_bound(self) -> int:
-        """What the queues held before they were last looked at, their writer had dispatched in the order of the log: so
-        it is there now, and all before it."""
+        """Bound of a followed store: the end of the queues before their last refresh. The writer dispatches in the
+        order of the log, so after the refresh all earlier entries are there."""
         if self._followed[1] < 0:
             self.refreshed()
             self._refresh()
@@ -155,13 +154,13 @@ class TopicQueue:
         return self._followed[0]
 
     def refreshed(self) -> None:
-        """All queues were looked at again, to see what their writer did."""
+        """Update the bound after all queues were refreshed."""
         newest = max((queue.newest_physical_offset for queue in self._queues()), default=-1)
         self._followed = self._followed[1], newest + 1
 
     def _windows(self, bound: int, rows: int) -> Iterator[int]:
-        """Physical offsets up to which to merge, one after the other, for windows of so many rows that memory is
-        bounded."""
+        """Yields the physical offsets at which merge windows end; a window has about WINDOW_ROWS rows, to bound
+        memory."""
         begin = max(self._log_begin(), self._merged_end)
         for window in range(1, rows // WINDOW_ROWS + 1):
             yield begin + (bound - begin) * window * WINDOW_ROWS // rows
@@ -186,19 +185,19 @@ class TopicQueue:
         yield
 
     def number_from(self, number: int, physical_offset: int) -> bool:
-        """Before any row was read: number the rows so that the one of the record at `physical_offset` is `number`;
-        False when there is none, or it would have others below 0."""
+        """Before any row is read: number the rows so that the record at `physical_offset` gets `number`. False: there
+        is no such record, or earlier rows would get negative numbers."""
         found = bisect_left(_Places(self._rows), physical_offset)
         if found == len(self._rows) or _Places(self._rows)[found] != physical_offset or found > number:
             return False
         self._begin = number - found
         return True
 
-    # reading, as of a consume queue
+    # reading, as in a consume queue
 
     @property
     def min_offset(self) -> int:
-        """The first row whose record is in the log."""
+        """Number of the first row whose record is in the log."""
         found, log_begin = self._min
         now = self._log_begin()
         if now != log_begin:
@@ -208,12 +207,12 @@ class TopicQueue:
 
     @property
     def max_offset(self) -> int:
-        """The number that the next row gets."""
+        """Number of the next row."""
         return self._begin + len(self._rows)
 
     @property
     def empty_offset(self) -> int:
-        """Below 0; another one when messages of the topic have come and gone, wherever the log begins."""
+        """A negative number for an empty topic; it changes when messages were published and expired since."""
         return -2 - sum(min(queue.min_offset, queue.max_offset) for queue in self._queues())
 
     def entries(self, first: int, count: int) -> Array:
@@ -265,7 +264,7 @@ class _Rows:
 
     def read(self, start: int, count: int) -> Array:
         recent, in_file = self._recent, self._in_file
-        if start + count > in_file + len(recent):  # they moved to the file between the two
+        if start + count > in_file + len(recent):  # rows moved to the file between the two reads
             recent, in_file = self._recent, self._in_file
         parts = []
         if start < in_file and count:
@@ -298,8 +297,8 @@ def _write_all(descriptor: int, data: bytes, position: int) -> None:
 
 
 def _rows_of(source: _Source, end: int, window_end: int) -> Array:
-    """What is not merged of a queue up to `end`, of records before `window_end`. ReadError; retention may go on
-    meanwhile."""
+    """Unmerged rows of a queue before queue offset `end`, of records before physical offset `window_end`. ReadError.
+    Retention may run concurrently."""
     queue, first = source
     while True:
         first = max(first, min(queue.min_offset, end))
@@ -320,6 +319,5 @@ def _rows_of(source: _Source, end: int, window_end: int) -> Array:
 
 
 def _ascending(places: Array, end: int) -> Array:
-    """Where records are, for sorting: one that is nowhere in the log, for its entry is damaged, stays behind the one
-    before it."""
+    """Physical offsets as sort keys; the invalid one of a damaged entry gets that of the entry before it."""
     return np.maximum.accumulate(np.where((places >= 0) & (places < end), places, 0)) if len(places) else places
