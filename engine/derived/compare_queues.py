@@ -27,8 +27,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The checked part of the log: physical offsets [begin(topic), end) of each topic, and the damaged ranges.
-    `is_moved`: see `LogScan`."""
+    """The checked physical offsets [begin(topic), end) of each topic; damaged ranges; `is_moved` as of `LogScan`."""
 
     begin: Callable[[str], int]
     end: int
@@ -126,8 +125,7 @@ class CheckedQueue:
         return first.start // ENTRY.itemsize if first else 0
 
     def problems(self, extent: Extent, live: bool) -> Iterator[Problem]:
-        """The queue's problems, after all records were dispatched. `live`: the store is open, and its files may have
-        grown."""
+        """The queue's problems, after dispatch of all records. `live`: the store is open, and its files may grow."""
         begin = extent.begin(self.topic)
         for wrong in self._wrong:
             if wrong.physical_offset >= begin:
@@ -160,8 +158,7 @@ class CheckedQueue:
             yield self._problem(start + rows[0], text)
 
     def _repeat(self, queue_offset: int, entries: Entries) -> Array:
-        """Whether each entry repeats that at `queue_offset`: bool (n,). Recovery writes such entries for lost
-        records."""
+        """Whether each entry repeats that at `queue_offset`: bool (n,). Recovery makes such ones for lost records."""
         other = self._entries(queue_offset, 1)
         if not len(other):
             return np.zeros(len(entries), dtype=bool)

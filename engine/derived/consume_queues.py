@@ -83,8 +83,7 @@ class ConsumeQueues:
             self.generation += 1
 
     def _listed(self) -> dict[str, set[int]]:
-        """Queue ids by topic. A directory is listed only if it may have changed, or if listing failed before.
-        OSError."""
+        """Queue ids by topic. A directory is listed if it may have changed, or if listing failed before. OSError."""
         try:
             self._list_changed()
         except OSError:
@@ -262,8 +261,7 @@ class ConsumeQueues:
         return max((queue.physical_end for queue in self), default=-1)
 
     def resume(self, next_offsets: Mapping[Key, int], physical_end: int) -> None:
-        """Take the mark of a clean close: the next offsets, and the log's physical end. A queue's end is checked at its
-        first use."""
+        """Take the next offsets, and the log's physical end, from a clean mark. A queue's first use checks its end."""
         self._scan, self._closed_at = False, (next_offsets, physical_end)
 
     def remove_deleted(self, until: Callable[[str], int], forget: Callable[[str], None]) -> None:

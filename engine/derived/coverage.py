@@ -252,8 +252,7 @@ def _has_keys(log: CommitLog, start: int, stop: int) -> bool:
 
 
 def scan_range(log: CommitLog, start: int, stop: int) -> Iterator[ScannedRecords]:
-    """The records in [start, stop), unverified, across files; each file is read to the end of its records. A record or
-    a file begins at `start`."""
+    """The records in [start, stop), unverified, across files. A record or a file begins at `start`."""
     for file in log.files.files:
         if file.start + file.size <= start or file.start >= stop:
             continue

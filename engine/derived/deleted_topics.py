@@ -44,8 +44,7 @@ class DeletedTopics:
         self._known = known
 
     def keep_left_out(self, physical_end: int, *, durably: bool) -> list[str]:
-        """Note the topics found to be deleted, up to `physical_end`, and return them. `durably`: also in the file.
-        OSError."""
+        """Note the topics found deleted up to `physical_end`; return them. `durably`: also in the file. OSError."""
         self._known, left_out = None, sorted(self._left_out)
         until = {**self._until, **dict.fromkeys(left_out, physical_end)}
         with self._storing:
@@ -78,8 +77,7 @@ class DeletedTopics:
             self._unfinished.add(topic)
 
     def take_back(self, topic: str, until: int) -> bool:
-        """Undo `add`: set the topic's note back to `until`, 0 for none. Returns False if the disk refuses that, too:
-        the note stays."""
+        """Undo `add`: set the topic's note back to `until`, 0 for none. False: the disk refuses, and the note stays."""
         with self._storing:
             noted = self._until
             others = {name: end for name, end in noted.items() if name != topic}

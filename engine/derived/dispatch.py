@@ -219,8 +219,7 @@ class BufferedDispatcher(WriteDispatcher):
         self._held.append(Held(physical_end, counts, dispatch))
 
     def committed(self) -> None:
-        """Dispatch the held records that are readable now, unless dispatch has failed before. ReadOnlyStoreError: it
-        fails now."""
+        """Dispatch the held records that are readable now, unless dispatch failed before. ReadOnlyStoreError."""
         readable_end = self._log.readable_end
         while not self.is_broken and self._held and self._held[0].physical_end <= readable_end:
             held = self._held.popleft()
@@ -290,8 +289,7 @@ def _lost_range(
 
 @dataclass(frozen=True, slots=True)
 class QueueRows:
-    """Rows of one queue: queue offsets (int64 (n,)), entries (ENTRY (n,)) and text sizes as of
-    `QueueEnd.note_texts`."""
+    """Rows of one queue: queue offsets (int64 (n,)), entries (ENTRY (n,)), text sizes as of `QueueEnd.note_texts`."""
 
     topic: str
     queue_id: int
@@ -342,8 +340,7 @@ def _with_due_times(scanned: ScannedRecords, tags: Array, schedule: int | None, 
 
 
 def _secondary_rows(scanned: ScannedRecords, rows: set[int], topics: dict[str, int]) -> list[tuple[int, int, int, int]]:
-    """(row, topic number, queue id, queue offset) for each secondary slot of `rows`. New topics are added to
-    `topics`."""
+    """(row, topic number, queue id, queue offset) for each secondary slot of `rows`. `topics` gets new topics."""
     return [
         (row, topics.setdefault(slot.topic, len(topics)), slot.queue_id, slot.queue_offset)
         for row, slots in scanned.slots.items()

@@ -249,8 +249,7 @@ class Index(KeyIndex):
             self.foreign = tuple(path for path in self.foreign if path not in empty)
 
     def delete_expired(self, min_physical_offset: int) -> int:
-        """Delete files whose last record is before `min_physical_offset`, never the newest; return their number.
-        OSError."""
+        """Delete files of records before `min_physical_offset`, never the newest; return their number. OSError."""
         deleted = 0
         with self._lock:
             for file in self._files[:-1]:

@@ -46,8 +46,7 @@ assert _ENTRY_BYTES == 20
 
 MAX_TIME_DIFFERENCE_S = 0x7FFFFFFF
 TAG_TYPE = "T"
-"""From RocketMQ 5.4 on, a record's last entry is for its tag, hashed as topic#T#tag. fsstore reads such entries and
-writes none."""
+"""Since RocketMQ 5.4 a record's last entry is for its tag, hashed as topic#T#tag. fsstore only reads these entries."""
 
 Array = np.ndarray[Any, Any]
 

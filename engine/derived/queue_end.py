@@ -19,8 +19,7 @@ FEW = 8
 
 
 def valid_prefix(entries: Entries, after: int = -1) -> int:
-    """Number of leading entries to trust: their sizes are positive, and physical offsets never fall, from `after`
-    on."""
+    """Number of leading entries to trust: sizes are positive, and physical offsets never fall, from `after` on."""
     before = after
     for row, (physical_offset, size, _) in enumerate(
         ENTRY_STRUCT.iter_unpack(entries[:FEW].tobytes())

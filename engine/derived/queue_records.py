@@ -122,8 +122,7 @@ class QueueRecords:
         raise DamagedRecordError(message.physical_offset, text)
 
     def _astray(self, error: ReadError, queue: ConsumeQueue, queue_offset: int) -> ReadError:
-        """The error for an entry that leads out of the log: it is damaged, unless a followed log is being
-        rewritten."""
+        """The error for an entry that leads out of the log: damage, unless a followed log is being rewritten."""
         if not isinstance(error, MessageNotFoundError):
             return error
         if not self._log.files.files:

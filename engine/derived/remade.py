@@ -71,8 +71,7 @@ class Run:
         return entry if entry[1] else None
 
     def add(self, made: Made) -> None:
-        """Add entries from the log. Before the oldest of them, entries of the oldest run have expired or never
-        existed."""
+        """Add entries from the log. Older ones of the oldest run have expired or never existed."""
         after = min(self.first + MOST_ENTRIES, self._after if self._after is not None else MOST_ENTRIES + self.first)
         fits = (made.offsets >= self.first) & (made.offsets < after)
         rows = made.offsets[fits] - self.first

@@ -37,8 +37,7 @@ def require_delay_level(properties: Mapping[str, str]) -> None:
 
 
 def scheduled(message: Message, queue_id: int, levels: DelayLevels) -> tuple[Message, int]:
-    """The message and queue id as stored: rewritten when DELAY gives a level. A prepared or rolled back message is
-    never delayed."""
+    """Message and queue id as stored: rewritten for a DELAY, except if the message is prepared or rolled back."""
     level = levels.clamp(delay_level(message.properties))
     if level <= 0 or not is_queued(message.sys_flag):
         return message, queue_id

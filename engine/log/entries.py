@@ -44,8 +44,7 @@ def record_end(entry: tuple[int, int, int]) -> int:
 
 
 def starts_from(entry: tuple[int, int, int], physical_offset: int) -> bool:
-    """Whether an entry's record does not begin before `physical_offset`. An entry with a negative physical offset is
-    damaged, not old: True."""
+    """Whether an entry's record does not begin before `physical_offset`. True for negative ones, which are damaged."""
     return not 0 <= entry[0] < physical_offset and entry[1] != PRE_BLANK_SIZE
 
 

@@ -1,4 +1,4 @@
-"""Evidence: what marks and consume queues say was written to the log (docs/format.md, 8).
+"""Evidence: the bytes written to the log according to marks and consume queues (docs/format.md, 8).
 
 The log alone can't tell a torn write from damage, or a record from a copy of one in a message's body. Marks and queue
 entries can: the bytes that a mark covers were once written, and in a closed store also the bytes that an entry leads
@@ -62,7 +62,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)  # no slots: `_led_to` is computed at its first use, which only a damaged log has
 class Evidence:
-    """What marks and consume queues say was written to the log. By default there is no evidence.
+    """The bytes written to the log according to marks and consume queues. By default there is no evidence.
 
     `is_clean`: the last writer closed the store, so all bytes that entries lead to were written. The log before the
     physical offset `covered_end` is on disk. The log from `own_from` on was written by fsstore and may not be on disk;

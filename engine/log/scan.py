@@ -219,7 +219,7 @@ class LogScan:
             yield found
 
     def _first_torn(self, found: ScannedRecords) -> int | None:
-        """The first row that lost a sector at a power cut: fsstore wrote it, and had not brought it to disk."""
+        """The first row that lost a sector at a power cut, of those that fsstore wrote behind its last flush."""
         own_from = self._evidence.own_from
         if own_from is None or len(found) == 0 or found.records.headers["physical_offset"][-1] < own_from:
             return None
@@ -261,7 +261,7 @@ class LogScan:
         return any(self._continues(run, following) for run in rest)
 
     def _continues(self, found: ScannedRecords, following: dict[tuple[str, int], int]) -> bool:
-        """Whether a record of the run has an entry, or its queue's next offset, or is up to SPARE past that."""
+        """Whether a record of the run has an entry, or has its queue's next offset, or one up to SPARE past it."""
         headers = found.records.headers
         for row, queue, queue_offset in _numbered(found):
             expected = following.get(queue, self._sequence.expected(*queue))
@@ -274,8 +274,7 @@ class LogScan:
     # past damage
 
     def _resume(self, start: int, reason: str, kind: DamageKind = DamageKind.UNREADABLE) -> int | None:
-        """Note the damage from `start` on; return the physical offset of the next good record, None at the log's
-        end."""
+        """Note the damage from `start` on; return the physical offset of the next good record, None without one."""
         if not self._is_settled(start):
             return None
         found = None if self._lacks_its_head(start) else self._next_good(start)
@@ -363,8 +362,7 @@ class LogScan:
         return self._search(start)
 
     def _is_only_misnumbered(self, view: memoryview, start: int, file_start: int) -> bool:
-        """Whether only the number of the ledger entry at `start` is wrong: its record is whole and has a queue
-        entry."""
+        """Whether only the number of the ledger entry at `start` is wrong: its whole record has a queue entry."""
         record = start + self._framing.header_bytes
         return record > start and bool(
             self._evidence.entries_in(record, record + 1) and self._begins(view, start - file_start, file_start)

@@ -55,8 +55,7 @@ class UnreadRanges:
 
 
 def parts_of(files: FileQueue, start: int, end: int) -> Iterator[tuple[MappedFile, int, int]]:
-    """(file, first, after) for each file with bytes of the physical range [start, end): they are at its positions
-    [first, after)."""
+    """Each file with bytes of the physical range [start, end), and their positions [first, after) in it."""
     for file in files.files:
         first, after = max(start - file.start, 0), min(end - file.start, file.size)
         if first < after:

@@ -70,8 +70,7 @@ NEWEST_ENTRIES = 64
 """Number of a queue's newest entries that are searched for one that leads to a whole record."""
 
 QUEUES_SECONDS = 1.0
-"""Time for which a record may lack a queue in a store without queues before they are derived. Its writer may be about
-to make them."""
+"""Time for which a record may lack a queue, in a store without queues, before they are derived."""
 
 NO_QUEUES = "no consume queue as a file"
 
@@ -277,8 +276,7 @@ class Follower:
         return queues
 
     def _refresh_index(self) -> bool:
-        """Refresh the writer's index, or derive one if its files are missing or lack keys; return whether it
-        changed."""
+        """Refresh the index, or derive one if its files are missing or lack keys; return whether it changed."""
         index, derived = self._index, self._derived_index
         is_waited_for = derived is not None and self._lacking is None
         if is_waited_for and self._index_watch.changed() and index_paths(self._layout.index):

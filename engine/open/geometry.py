@@ -114,8 +114,7 @@ def _numbered_size(files: Sequence[Path], remembered: int | None) -> int | None:
 
 
 def _fit(sizes: Mapping[int, int], size: int, is_remembered: bool) -> tuple[int, int, int, int]:
-    """Rank of `size` for files (start -> length), higher is better. Longer files count against a size that is not
-    remembered."""
+    """Rank of `size` for files (start -> length), higher is better. Longer files lower it unless it is remembered."""
     multiples = [start for start in sizes if start % size == 0]
     too_long = 0 if is_remembered else sum(length > size for length in sizes.values())
     return len(multiples) - too_long, sum(sizes[start] == size for start in multiples), len(multiples), size

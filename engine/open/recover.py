@@ -523,8 +523,7 @@ class _Recovery:
         return None
 
     def _first_lost(self, queue_evidence: QueueEvidence, known: int, *, has_files: bool) -> int:
-        """The first queue offset that may be lost. Without files, the damaged bytes limit the number of lost
-        messages."""
+        """The first queue offset that may be lost. Without files, the damaged bytes limit the lost messages."""
         if has_files:
             return known
         lost_bytes = sum(damage.end - damage.start for damage in self._log_scan.damaged)

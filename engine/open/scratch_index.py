@@ -46,8 +46,7 @@ class DerivedIndex:
     is the physical offset up to which it has all readable records. Thread safety: one caller at a time."""
 
     def __init__(self, parts: StoreFiles, cache: Path | None) -> None:
-        """Restart the index, in files below `cache`, or without it in memory, under paths of the store's own folder.
-        OSError."""
+        """Restart the index, in files below `cache`, or without it in memory. OSError."""
         self._log = log = parts.log
         self._index = index = parts.index
         self._dispatcher = parts.dispatcher
@@ -77,7 +76,7 @@ class DerivedIndex:
         return True
 
     def close(self) -> None:
-        """Remove what was made on disk."""
+        """Remove the files below the cache."""
         if self._scratch is not None:
             self._scratch.close()
 
@@ -86,8 +85,7 @@ class Derivation:
     """Queues and index of a followed store, derived from its log. Thread safety: one caller at a time."""
 
     def __init__(self, parts: StoreFiles, config: StoreConfig) -> None:
-        """Restart queues and index, in files below the cache of `config`, or without one in memory, under paths of the
-        store's own folder. OSError."""
+        """Restart queues and index, in files below the cache of `config`, or without one in memory. OSError."""
         self._log = parts.log
         self._queues = queues = parts.queues
         self._index = index = parts.index
@@ -135,8 +133,7 @@ class Derivation:
         return self._log_scan.newest
 
     def advance(self, most_bytes: int | None = None) -> None:
-        """Dispatch the whole records after `end`: about `most_bytes`, or all. StoreFullError, OSError: the next call
-        continues."""
+        """Dispatch whole records after `end`: about `most_bytes`, or all. StoreFullError, OSError: call it again."""
         if self._log_scan.end < self._log.min_offset:  # retention has deleted the log there
             self._waiting, self._log_scan = None, self._scan_from(self._log.min_offset)
         if self._waiting is not None:
@@ -230,6 +227,6 @@ class Derivation:
         self._index.delete_expired(self._log.min_offset)
 
     def close(self) -> None:
-        """Remove what was made on disk."""
+        """Remove the files below the cache."""
         if self._scratch is not None:
             self._scratch.close()
