@@ -57,7 +57,7 @@ def queues_complete(log: CommitLog, queues: ConsumeQueues, deleted: DeletedTopic
 
 
 def newest_in_place(log: CommitLog, queue: ConsumeQueue) -> bool:
-    """Whether the queue's newest entry leads to the record with its queue offset. True if that is unreadable."""
+    """Whether the queue's newest entry leads to the record with its queue offset. True if it is unreadable."""
     entry = queue.entry(queue.max_offset - 1)
     if entry is None or entry[0] < log.min_offset:
         return True

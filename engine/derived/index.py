@@ -111,7 +111,7 @@ class Index(KeyIndex):
     def put(self, batch: EncodedBatch, physical_offset: int, store_time_ms: int) -> None:
         """Add the keys of records that begin at `physical_offset`, if any. Records that the index has are skipped.
 
-        The keys wait in memory until there are some thousand, or until a full disk has space for a new file.
+        The keys wait in memory until there are some thousand. On a full disk they wait for space for a new file.
         """
         self.memtable.add(batch, physical_offset, store_time_ms)
         if len(self.memtable) >= self.memtable.settles_at:

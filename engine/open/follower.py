@@ -263,7 +263,7 @@ class Follower:
         return self._no_queues_since is not None and time.monotonic() - self._no_queues_since >= QUEUES_SECONDS
 
     def _kind_now(self) -> StoreFeatures:
-        """The store's features now. If its queues were missing, `queues` says so until some exist."""
+        """The store's features now. If its queues were missing, `queues` is NO_QUEUES until some exist."""
         kind = features_of(self._layout, self._topics.table)
         if self._are_queues_missing and kind.queues is None and not self._listed_queues().topics():
             return replace(kind, queues=NO_QUEUES)
