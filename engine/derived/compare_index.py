@@ -77,6 +77,8 @@ class CheckedIndex:
         entries = np.concatenate([np.empty(0, INDEX_ENTRY), *(part.entries for part in parts)])
         hashes, places = entries["key_hash"].astype(np.int64), entries["physical_offset"].astype(np.int64)
         keeps = (places >= self._begin) & ~self._is_tag(hashes, places)
+        settled = physical_offsets <= self._newest_settled
+        key_hashes, physical_offsets = key_hashes[settled], physical_offsets[settled]
         same = np.array_equal(hashes[keeps], key_hashes) and np.array_equal(places[keeps], physical_offsets)
         if not same:
             self._compare(
@@ -84,7 +86,7 @@ class CheckedIndex:
                 list(zip(places[keeps].tolist(), hashes[keeps].tolist(), strict=True)),
             )
         else:
-            self._compare_times(parts, keeps, store_times_ms)
+            self._compare_times(parts, keeps, store_times_ms[settled])
 
     def _is_tag(self, hashes: Array, places: Array) -> Array:
         """Whether each entry is for a record's tag: bool (n,)."""
@@ -121,7 +123,6 @@ class CheckedIndex:
 
     def _compare(self, expected: list[tuple[int, int]], found: list[tuple[int, int]]) -> None:
         """Compare (physical offset, key hash) of keys and entries, in order. Duplicate entries are no problem."""
-        expected = [one for one in expected if one[0] <= self._newest_settled]
         missing = Counter(expected) - Counter(found)
         surplus = [pair for pair in (Counter(found) - Counter(expected)) if pair not in set(expected)]
         if missing:

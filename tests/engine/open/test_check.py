@@ -254,6 +254,23 @@ def test_keys_that_a_dead_writer_had_in_memory_are_no_finding(tmp_path: Path) ->
     assert {problem.kind for problem in check_store(tmp_path / "killed")} == {ProblemKind.INDEX}
 
 
+def test_a_wrong_time_is_found_beside_keys_that_a_dead_writer_had_in_memory(tmp_path: Path) -> None:
+    config = replace(SMALL, sizes=replace(SMALL_SIZES, index_entries=4000))
+    with killed(tmp_path / "store", tmp_path / "killed", config) as store:
+        store.put_batch([Message("T", b"x", keys=[f"K{number}"]) for number in range(20)], 0)
+        store.flush()
+        store.put_batch([Message("T", b"x", keys=[f"K{number}"]) for number in range(20, 40)], 0)
+    [path] = (tmp_path / "killed/index").iterdir()
+    with path.open("r+b") as file:
+        file.seek(-(4000 - 5) * 20 + 12, 2)
+        file.write(b"\0\0\1\0")
+    assert [problem.text for problem in check_store(tmp_path / "killed")] == [
+        "1 entries from number 5 on have a wrong time"
+    ]
+    assert "removed the index, to make it again from the log" in list(repair_store(tmp_path / "killed"))
+    require_clean(check_store(tmp_path / "killed"))
+
+
 def test_damaged_bytes_are_kept_and_framed_so_that_the_log_reads_through(store: Path) -> None:
     file = log_file(store, 1)
     original = file.read_bytes()
