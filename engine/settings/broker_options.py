@@ -1,4 +1,4 @@
-"""Store options by the names that RocketMQ's broker.conf gives them: the one place that knows those names.
+"""Store options under their names in RocketMQ's broker.conf.
 
     retention    fileReservedTime (hours), maxBytes (ours), deleteWhen ("04" or "4;16"), diskMaxUsedSpaceRatio (%), ...
     flush        flushDiskType, flushIntervalCommitLog (ms), flushCommitLogLeastPages (pages of 4096 bytes), ...
@@ -7,11 +7,11 @@
     others       messageDelayLevel ("1s 5s 10s ..."), maxMessageSize (bytes), transientStorePoolEnable,
                  transientStorePoolSize, warmMapedFileEnable, ...
 
-Values are what a command line or a JSON file has: text, numbers, booleans. Unlike a broker, which skips what it does
-not understand, an unknown name or value is an OptionError: a misspelt retention must not be found out by a full disk.
+Values come from a command line or a JSON file: text, numbers, booleans. A broker ignores unknown names and values; here
+they raise OptionError, because a misspelt retention option would show only by a full disk.
 
-config/retention.json holds retention options under the same names. It is ours; a broker ignores it. Where the file is
-missing, nothing is ever deleted.
+config/retention.json has retention options under the same names. It is ours; a broker ignores it. Without the file,
+nothing is deleted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from engine.settings.delay_levels import DelayLevels
 _Parsed = tuple[str, Callable[[Any], Any]]
 
 MOST = (1 << 31) - 1
-"""A number in broker.conf is an int of Java's, but for sizes."""
+"""Largest number in broker.conf, a Java int; sizes may be larger."""
 MOST_DIGITS = 18
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -72,7 +72,7 @@ def _number(value: Any) -> float:
 
 
 def _bytes(value: Any) -> int:
-    """A number of bytes; text may end in K, M, G or T (powers of 1024)."""
+    """A size in bytes; text may end in K, M, G or T (powers of 1024)."""
     match = re.fullmatch(r"(\d+)\s*([kmgt]?)(i?b)?", str(value).strip().lower())
     if not match or len(match[1]) > MOST_DIGITS:
         raise ValueError("is not a size: 1073741824, 512M or 10G")
@@ -101,7 +101,7 @@ def _day_hours(value: Any) -> tuple[int, ...]:
 
 
 def _ratio(value: Any) -> float:
-    """A fraction of the disk: 75 (percent, as 5.x writes it) or 0.75 (as 4.x does)."""
+    """A fraction of the disk: 75 (percent, as in 5.x) or 0.75 (as in 4.x)."""
     ratio = _number(value)
     ratio = ratio / 100 if ratio > 1 else ratio
     if not 0 < ratio <= 1:
@@ -110,7 +110,7 @@ def _ratio(value: Any) -> float:
 
 
 def _used_ratio(value: Any) -> float:
-    return min(max(_ratio(value), 0.10), 0.95)  # a broker reads diskMaxUsedSpaceRatio clamped so
+    return min(max(_ratio(value), 0.10), 0.95)  # a broker clamps diskMaxUsedSpaceRatio to these limits
 
 
 def _sync(value: Any) -> bool:
@@ -186,18 +186,18 @@ _POOL: dict[str, _Parsed] = {
 }
 
 RETENTION_NAMES = tuple(sorted(_RETENTION))
-"""Those about what is deleted, and when."""
+"""Names of the retention options."""
 OPTION_NAMES = tuple(sorted({**_RETENTION, **_FLUSH, **_SIZES, **_STORE, **_POOL}))
-"""Every name that `with_options` takes."""
+"""All names that `with_options` accepts."""
 
 _POOL_BUFFERS = 5  # transientStorePoolSize's default
 
 
 def with_options(config: StoreConfig, options: Mapping[str, Any]) -> StoreConfig:
-    """`config` with `options` (broker.conf name to value) laid over it. OptionError names the first that can't be.
+    """`config` changed by `options` (broker.conf name to value). OptionError names the first invalid one.
 
-    Any option about retention turns retention on, and deletes what it names: the limits of the disk delete where they
-    are named. Sizes that are not given are the embedded ones.
+    Any retention option turns retention on. Disk limits that are not given delete nothing. Sizes that are not given
+    are EMBEDDED_SIZES.
     """
     for name in options:
         if name not in OPTION_NAMES:
@@ -215,19 +215,18 @@ def with_options(config: StoreConfig, options: Mapping[str, Any]) -> StoreConfig
 
 
 def with_broker_conf(config: StoreConfig, settings: Mapping[str, str]) -> StoreConfig:
-    """`config` as a broker has it whose broker.conf holds `settings`: names that no store option has, and empty values,
-    mean nothing here; sizes that are not given, and, beside other options about retention, limits of the disk are a
-    broker's. OptionError."""
+    """`config` changed by the `settings` of a broker.conf, with a broker's defaults for sizes, and for disk limits if
+    there is any retention option. Other names and empty values are ignored. OptionError."""
     known = {name: value.strip() for name, value in settings.items() if name in OPTION_NAMES and value.strip()}
     if known.get("flushDiskType") == "SYNC_FLUSH":
-        known.pop("transientStorePoolEnable", None)  # a broker does without its pool then
+        known.pop("transientStorePoolEnable", None)  # a broker does not use its pool then
     if _RETENTION.keys() & known.keys():
         config = replace(config, retention=config.retention or BROKER_RETENTION)
     return with_options(replace(config, sizes=config.sizes or BROKER_SIZES), known)
 
 
 def retention_from(options: Mapping[str, Any]) -> Retention:
-    """Retention as `options` (broker.conf name to value: config/retention.json) ask for it. OptionError."""
+    """The retention that `options` (broker.conf name to value, as in config/retention.json) set. OptionError."""
     for name in options:
         if name not in _RETENTION:
             raise OptionError(name, f"retention has no such option{_nearest(name)}")
@@ -235,7 +234,7 @@ def retention_from(options: Mapping[str, Any]) -> Retention:
 
 
 def options_of(retention: Retention) -> dict[str, str]:
-    """The options (broker.conf name to value) that ask for `retention`: `retention_from` makes it of them."""
+    """The inverse of `retention_from`: options (broker.conf name to value) that differ from the defaults."""
     named = {name: (getattr(retention, field), convert) for name, (field, convert) in _RETENTION.items()}
     usual = {name: getattr(Retention(), field) for name, (field, _) in _RETENTION.items()}
     return {name: _text(value, convert) for name, (value, convert) in named.items() if value != usual[name]}
@@ -252,7 +251,7 @@ def _text(value: Any, convert: Callable[[Any], Any]) -> str:
 
 
 def read_retention(path: Path) -> Retention | None:
-    """The retention that the file at `path` asks for; None when it is not there or empty. ConfigFileError."""
+    """The retention set by the file at `path`; None when it is missing or empty. ConfigFileError."""
     options = read_config(path)
     if not options:
         return None

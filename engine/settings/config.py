@@ -1,4 +1,4 @@
-"""How a store is opened, sized, flushed and kept: frozen values that the engine's parts take in their constructors."""
+"""Settings for opening, sizing, flushing and retention of a store: frozen values for the constructors of the engine."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from engine.record.kernel.append import wall_clock_ms
 from engine.settings.delay_levels import DelayLevels
 
 Clock = Callable[[], int]
-"""Answers the time in epoch milliseconds; injected, so that tests turn their own hands."""
+"""Returns the time in epoch milliseconds; injected, so that tests can set it."""
 
 CONSUME_QUEUE_ENTRY_BYTES = 20
 INDEX_HEADER_BYTES = 40
@@ -25,11 +25,11 @@ INDEX_SLOTS = "maxHashSlotNum"
 INDEX_ENTRIES = "maxIndexNum"
 WRITABLE_PATHS = "storePathCommitLog"
 READ_ONLY_PATHS = "readOnlyCommitLogStorePaths"
-"""What broker.conf, and our files beside it, call sizes and folders."""
+"""Names of sizes and folders in broker.conf and in our own config files."""
 
 
 class OpenMode(Enum):
-    """WRITE: the only writer. READ_ONLY: no writer may be there. FOLLOW: read while another process writes."""
+    """WRITE: the only writer. READ_ONLY: there must be no writer. FOLLOW: read while another process writes."""
 
     WRITE = "write"
     READ_ONLY = "read-only"
@@ -38,7 +38,7 @@ class OpenMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FileSizes:
-    """Sizes of a store's files; all files of a kind have one size, and no file says it (docs/format.md, 1)."""
+    """Sizes of a store's files. All files of a kind have one size, which the files do not store (docs/format.md, 1)."""
 
     commit_log_bytes: int
     consume_queue_entries: int
@@ -51,17 +51,17 @@ class FileSizes:
 
     @property
     def consume_queue_bytes(self) -> int:
-        """Size of a consume queue file."""
+        """Size of a consume-queue file in bytes."""
         return self.consume_queue_entries * CONSUME_QUEUE_ENTRY_BYTES
 
     @property
     def index_bytes(self) -> int:
-        """Size of an index file: header, slots, entries."""
+        """Size of an index file in bytes: header, slots, entries."""
         return INDEX_HEADER_BYTES + self.index_slots * INDEX_SLOT_BYTES + self.index_entries * INDEX_ENTRY_BYTES
 
 
 EMBEDDED_SIZES = FileSizes(16 << 20, 65_536, 100_000, 400_000)
-"""For a store of our own: small files, quick to make and to expire."""
+"""Default for new stores: small files, which are quick to make and to expire."""
 
 BROKER_SIZES = FileSizes(1 << 30, 300_000, 5_000_000, 20_000_000)
 """RocketMQ's defaults."""
@@ -69,11 +69,11 @@ BROKER_SIZES = FileSizes(1 << 30, 300_000, 5_000_000, 20_000_000)
 
 @dataclass(frozen=True, slots=True)
 class FlushPolicy:
-    """When written bytes are brought to disk (docs/format.md, 4). Pages are 4096 bytes.
+    """Intervals of flushes (docs/format.md, 4). Pages are 4096 bytes.
 
-    sync                                writers are to wait until their bytes are on disk (group commit)
-    interval_ms, least_pages            how often the commit log is flushed, if at least so many pages wait
-    thorough_interval_ms                how often it is flushed however little waits
+    sync                                writers wait until their bytes are on disk (group commit)
+    interval_ms, least_pages            interval of flushes of the commit log if it has `least_pages` unflushed pages
+    thorough_interval_ms                interval of flushes of the commit log if it has any unflushed byte
     consume_queue_...                   the same for derived data, and for recovery point and checkpoint
     commit_...                          the same for copying write buffers to the file (transient pool only)
     """
@@ -92,23 +92,19 @@ class FlushPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What may be deleted, and when (docs/format.md, 10). A whole commit log file is deleted at a time, never the
-    newest.
+    """Rules for deleting whole commit log files, never the newest (docs/format.md, 10). `str` gives a sentence.
 
-    max_age_hours              files not written for so long are deleted, at `delete_when_hours`; None: never by age
-    max_bytes                  oldest files are deleted while the commit log is larger; None: no bound
+    max_age_hours              age after the last write from which files are deleted at `delete_when_hours`; None: never
+    max_bytes                  oldest files are deleted while the commit log is larger; None: no limit
     delete_when_hours          local hours of the day in which old files are deleted
-    disk_use_ratio             above it old files are deleted at any hour; None: at no other hour
-    disk_clean_ratio           above it the oldest files are deleted whatever their age (if `clean_forcibly`); None:
-                               never
-    disk_warn_ratio            above it writes are refused
-    clean_forcibly             whether a filling disk may cost files that are not old
-    forced_destroy_interval_ms how long a reader may keep a deleted file
-    clean_interval_ms          how often all this is checked
+    disk_use_ratio             used part of the disk above which old files are deleted at any hour; None: never
+    disk_clean_ratio           used part above which files of any age are deleted (if `clean_forcibly`); None: never
+    disk_warn_ratio            used part above which writes are refused
+    clean_forcibly             whether `disk_clean_ratio` applies
+    forced_destroy_interval_ms time for which readers may hold a deleted file
+    clean_interval_ms          interval of retention rounds
     delete_pause_ms            pause between two deletions
-    delete_batch_files         files deleted in one round at most
-
-    As text it says all of it in a sentence.
+    delete_batch_files         maximum number of files deleted in one round
     """
 
     max_age_hours: float | None = None
@@ -140,12 +136,12 @@ class Retention:
 
 
 BROKER_RETENTION = Retention(disk_use_ratio=0.75, disk_clean_ratio=0.85)
-"""What a broker's limits of the disk are where its broker.conf does not name them."""
+"""A broker's disk limits if its broker.conf does not set them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreIdentity:
-    """Which store a folder is: its `name`, "" where it has none yet, and the `inode` of the folder."""
+    """Identity of a store: its `name`, "" if it has none yet, and the inode number of its folder."""
 
     name: str
     inode: int
@@ -153,7 +149,7 @@ class StoreIdentity:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryProgress:
-    """How far opening is: `done_bytes` of `total_bytes` of the commit log; `stage` is a word to show."""
+    """Progress of an opening in bytes of the commit log; `stage` is a word to show."""
 
     stage: str
     done_bytes: int
@@ -162,30 +158,30 @@ class RecoveryProgress:
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """How to open a store.
+    """Options for opening a store.
 
     mode                     writer, reader of an idle store, or follower of a live one
-    sizes                    None: as the store was made; EMBEDDED_SIZES for a new one
-    commit_log_paths         folders that the commit log's new files are distributed over; None: STORE/commitlog
-    read_only_log_paths      further folders with files of the commit log, in which none is made or written
-    flush                    when bytes are brought to disk
-    retention                None: as config/retention.json says, and nothing is deleted when that is missing
+    sizes                    None: those of the existing store; EMBEDDED_SIZES for a new one
+    commit_log_paths         folders for the commit log's new files, used in turn; None: STORE/commitlog
+    read_only_log_paths      further folders with files of the commit log, in which no file is made or written
+    flush                    intervals of flushes
+    retention                None: that of config/retention.json; without that file nothing is deleted
     max_message_bytes        limit of a body
-    store_host               the host that records name as their store
-    default_queues           queues of a topic that is made by publishing to it
-    delay_levels             how long the delay levels are: when the messages of SCHEDULE_TOPIC_XXXX are due
-    multi_dispatch           whether records stand in secondary queues that INNER_MULTI_DISPATCH names, even where no
-                             queue shows that; a put that names queues is refused then
-    transient_pool_buffers   write buffers of a commit log file each; 0: write to the mapped file
-    preallocate              make the next commit log files ahead, on a thread of their own
-    warm_files               touch each page of a file made ahead, so that the first write finds it in memory
-    identity                 the store that has to be there (`MessageStore.identity`); None: whichever is
-    serves_readers           WRITE: a store that the disk lets nobody write is opened all the same, to be read
-    stopped                  WRITE: why the store is opened to be read only, as one that has stopped taking messages
+    store_host               store host that is written to records
+    default_queues           number of queues of a topic that is made by publishing to it
+    delay_levels             delays of the messages in SCHEDULE_TOPIC_XXXX
+    multi_dispatch           records may be in the secondary queues named by INNER_MULTI_DISPATCH, even if no such queue
+                             exists; a put with that property is refused then
+    transient_pool_buffers   number of write buffers, each of a commit log file's size; 0: write to the mapped file
+    preallocate              make the next commit log files ahead, on their own thread
+    warm_files               write to each page of a preallocated file, so that the first write has no page faults
+    identity                 the expected store (`MessageStore.identity`); None: any
+    serves_readers           WRITE: if the disk refuses writes, open the store for reading
+    stopped                  WRITE: reason why the store takes no messages; it is opened for reading
     cache                    FOLLOW: directory for queues that are derived from the log; None: in memory
-    progress                 called now and then while opening takes long
-    clock                    the time
-    disk                     allocating and syncing
+    progress                 called repeatedly during a long opening
+    clock                    returns the time in epoch ms
+    disk                     allocates and syncs files
     """
 
     mode: OpenMode = OpenMode.WRITE

@@ -7,7 +7,7 @@
         }
     }
 
-JSON, but for integer keys without quotes. Beside each file lies the one before it, `.bak`, used when the file is
+This is JSON with unquoted integer keys. Each file's previous version is kept as `.bak`, and used when the file is
 missing, empty or cut. We write plain JSON, which RocketMQ reads, and replace files in one durable step.
 """
 
@@ -23,21 +23,21 @@ from engine.files.paths import is_refused_read, read_file
 from engine.record.header import MAX_OFFSET
 
 FileVersion = tuple[int, int, int] | None
-"""A file's inode, size and time of change; None when it is missing."""
+"""A file's inode number, size and modification time (ns); None when it is missing."""
 Version = tuple[FileVersion, FileVersion]
-"""Of a file and its backup."""
+"""Versions of a file and its backup."""
 
 BACKUP_SUFFIX = ".bak"
 MOST_BYTES = 64 << 20
-"""Some 300,000 topics: a longer file is not read."""
+"""Limit for reading a file: about 300,000 topics."""
 
-# A string (kept as it is, whatever is in it), or an integer in the position of a key.
-# A string without an end goes to the end of the text, so that it is looked for once.
+# A string (left unchanged), or an integer in the position of a key.
+# An unterminated string extends to the end of the text, so that it is searched only once.
 _STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|([{,]\s*)(-?\d+)(?=\s*:)', re.DOTALL)
 
 
 def parse_config(text: str) -> dict[str, Any]:
-    """The object in `text`; integer keys become strings. ValueError when it is none."""
+    """The object in `text`; integer keys become strings. ValueError: it is not an object."""
     quoted = _STRING_OR_BARE_KEY.sub(lambda found: f'{found[1]}"{found[2]}"' if found[2] else found[0], text)
     try:
         parsed = json.loads(quoted)
@@ -49,9 +49,9 @@ def parse_config(text: str) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """What the file at `path` holds, or its backup; empty when there is neither. ConfigFileError.
+    """The object in the file at `path`, or in its backup; empty when both are missing. ConfigFileError.
 
-    A file that the disk refuses is not replaced by its backup, which is older: it may be read tomorrow.
+    The older backup is not used for a file that the disk can't read, because a later read may work.
     """
     problem: ConfigFileError | None = None
     for candidate in (path, backup_of(path)):
@@ -78,9 +78,9 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def write_config(path: Path, content: Mapping[str, Any], disk: Disk) -> None:
-    """Replace the file at `path`, durably, and keep the one before it as backup. OSError.
+    """Durably replace the file at `path`, and keep its previous version as backup. OSError.
 
-    A file that is not understood is not kept: the backup is then the better one already.
+    A file that can't be parsed does not replace the backup.
     """
     for directory in make_directory(path.parent):
         disk.sync_directory(directory)
@@ -91,7 +91,7 @@ def write_config(path: Path, content: Mapping[str, Any], disk: Disk) -> None:
 
 
 def next_version(version: Any, now_ms: int) -> dict[str, Any]:
-    """The `dataVersion` after that one: a broker sees by it that a file changed."""
+    """The `dataVersion` after `version`; brokers use it to detect a changed file."""
     known = version if isinstance(version, dict) else {}
     counter: Any = known.get("counter")
     is_known = is_whole_number(counter) and 0 <= counter < MAX_OFFSET
@@ -99,12 +99,12 @@ def next_version(version: Any, now_ms: int) -> dict[str, Any]:
 
 
 def backup_of(path: Path) -> Path:
-    """Where the file before the one at `path` is kept."""
+    """Path of the previous version of the file at `path`."""
     return path.with_name(path.name + BACKUP_SUFFIX)
 
 
 def intact(path: Path) -> bytes | None:
-    """The bytes of a config file that can be read and understood; None: it is missing, or can't. OSError."""
+    """The bytes of a config file; None: it is missing, or can't be read or parsed. OSError."""
     try:
         content = read_file(path, MOST_BYTES)
         parse_config(content.decode())
@@ -113,12 +113,12 @@ def intact(path: Path) -> bytes | None:
     except OSError as error:
         if not is_refused_read(error):
             raise
-        return None  # what is written now is known from elsewhere
+        return None  # the caller has the new content already
     return content
 
 
 def version_of(path: Path) -> Version:
-    """What changes when the file or its backup does."""
+    """A value that changes when the file or its backup changes."""
 
     def version(file: Path) -> FileVersion:
         try:

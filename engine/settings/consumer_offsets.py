@@ -1,4 +1,4 @@
-"""Consumer offsets: how far each group of consumers is (docs/format.md, 11). Written by brokers, and by us.
+"""Consumer offsets: the next queue offset of each consumer group (docs/format.md, 11). Written by brokers, and by us.
 
 consumerOffset.json       {"offsetTable": {"topic@group": {queue: next queue offset}}}
 lmqConsumerOffset.json    {"lmqOffsetTable": {"topic@group": next queue offset of queue 0}}
@@ -36,7 +36,7 @@ class _Known(NamedTuple):
 
 
 class ConsumerOffsets:
-    """Those of one store, read again when their files have changed. Thread safety: any thread."""
+    """The consumer offsets of one store, read again when their files have changed. Thread safety: any thread."""
 
     def __init__(self, path: Path, lmq_path: Path) -> None:
         self._paths = path, lmq_path
@@ -44,12 +44,12 @@ class ConsumerOffsets:
         self._lock = threading.Lock()
 
     def read(self) -> Offsets:
-        """Return the offsets in the files as they are now; callers must not change them. ConfigFileError. WouldBlock
-        on a nonblocking thread, where the files have to be read first."""
+        """The current offsets; read-only. ConfigFileError; WouldBlock on a nonblocking thread when the files must be
+        read."""
         return self._read().offsets
 
     def _read(self) -> _Known:
-        """As `read`. A file that has not changed, or that we wrote, is not read again: the disk may refuse it."""
+        """As `read`. A file that is unchanged, or that we wrote, is not read again, because the read might fail."""
         versions = self._versions()
         known = self._known
         if known is None or known.versions != versions:
@@ -63,13 +63,13 @@ class ConsumerOffsets:
 
     @property
     def changed_ns(self) -> int | None:
-        """When the files were last written; None where there are none."""
+        """Newest modification time of the files in epoch ns; None: both are missing."""
         times = [file[2] for path in self._paths for file in version_of(path)[:1] if file is not None]
         return max(times, default=None)
 
     def commit(self, group: str, topic: str, queue: int, offset: int, disk: Disk, now_ms: int) -> None:
-        """Note that a group goes on at a queue offset, durably; what else is in the file stays. A broker that reads it
-        goes on there. ConsumerOffsetError, ConfigFileError, OSError."""
+        """Durably store a group's next queue offset; the rest of the file is unchanged. A broker that reads the file
+        uses the offset. ConsumerOffsetError, ConfigFileError, OSError."""
         if problem := group_problem(group):
             raise ConsumerOffsetError(group, problem)
         with self._lock:
@@ -97,7 +97,7 @@ class ConsumerOffsets:
 
 
 def group_problem(group: str) -> str:
-    """Why a broker takes no consumer group of that name; empty: it does."""
+    """Reason why a broker refuses a consumer group's name; empty: it is legal."""
     if not group or len(group) > MOST_GROUP_CHARACTERS:
         return f"a group's name has 1 to {MOST_GROUP_CHARACTERS} characters"
     if not _GROUP.fullmatch(group):
@@ -106,7 +106,7 @@ def group_problem(group: str) -> str:
 
 
 def _offsets_in(content: Mapping[str, Any], lmq: Mapping[str, Any]) -> Offsets:
-    """The offsets in both files; odd entries are left out."""
+    """The offsets in both files; invalid entries are left out."""
     found: Offsets = {}
     for file in (content, lmq):
         for group, topic, queues in _entries(file.get("offsetTable")):
@@ -118,7 +118,7 @@ def _offsets_in(content: Mapping[str, Any], lmq: Mapping[str, Any]) -> Offsets:
 
 
 def _entries(table: Any) -> Iterator[tuple[str, str, Any]]:
-    """(group, topic, value) of each "topic@group" in a table."""
+    """Yields (group, topic, value) for each key "topic@group" of a table."""
     for name, value in (table if isinstance(table, dict) else {}).items():
         topic, at, group = name.partition("@")
         if topic and at and group:

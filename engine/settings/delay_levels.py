@@ -1,4 +1,4 @@
-"""Delay levels: what a broker's `messageDelayLevel` says."""
+"""Delay levels of a broker's `messageDelayLevel`."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class DelayLevels:
 
     @classmethod
     def parse(cls, text: str = DEFAULT_LEVELS) -> DelayLevels:
-        """From RocketMQ's `messageDelayLevel`: numbers with a unit, s, m, h or d. ValueError."""
+        """Parse RocketMQ's `messageDelayLevel`: numbers with a unit, s, m, h or d. ValueError."""
         found = [_LEVEL.fullmatch(word) for word in text.split()]
         if None in found or not found:
             raise ValueError(f"delay levels are numbers with a unit, s, m, h or d: {text!r}")
         return cls(tuple(int(level[1]) * _UNIT_MS[level[2]] for level in found if level))
 
     def clamp(self, level: int) -> int:
-        """The level a message is stored at."""
+        """The level at which a message is stored: at most the highest one."""
         return min(level, len(self.delays_ms))
 
     def due_ms(self, level: int, store_time_ms: int) -> int:
-        """When a message of that level, stored then, is due."""
+        """Time in epoch ms at which a message of `level`, stored at `store_time_ms`, is due."""
         known = 1 <= level <= len(self.delays_ms)
         return store_time_ms + (self.delays_ms[level - 1] if known else UNKNOWN_LEVEL_DELAY_MS)
 

@@ -1,9 +1,9 @@
-"""Which store a folder is: so that one that was moved away, or whose disk was unmounted, is not taken for another one.
+"""Identity of a store: detects that a store was moved away, or its disk unmounted, and another folder has its path.
 
-    STORE/fsstore/id    a name, made when a store is first opened to be written, and the inode of the folder by then
+    STORE/fsstore/id    a name, made when a store is first opened for writing, and the inode number of its folder
 
-A copy has another inode, and gets a name of its own when it is first written. The device counts for nothing: its number
-changes when the machine starts.
+A copy has another inode number, and gets a new name when it is first opened for writing. The device number is not
+compared, because it may change at a reboot.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAME_BYTES = 16
 
 
 def read_identity(layout: StoreLayout) -> StoreIdentity:
-    """Of the store that is there now. OSError."""
+    """The identity of the store. OSError."""
     inode = layout.root.stat().st_ino
     stored = read_own_file(layout.identity)
     try:
@@ -31,7 +31,7 @@ def read_identity(layout: StoreLayout) -> StoreIdentity:
 
 
 def make_identity(layout: StoreLayout, disk: Disk) -> StoreIdentity:
-    """As `read_identity`; a store without a name is given one. OSError."""
+    """As `read_identity`; stores a new name if there is none. OSError."""
     found = read_identity(layout)
     if not found.name:
         found = StoreIdentity(secrets.token_hex(NAME_BYTES), found.inode)
@@ -40,7 +40,7 @@ def make_identity(layout: StoreLayout, disk: Disk) -> StoreIdentity:
 
 
 def require_identity(layout: StoreLayout, expected: StoreIdentity) -> None:
-    """AnotherStoreError when the store that is there is not the expected one. OSError."""
+    """AnotherStoreError: the store is not the expected one. OSError."""
     try:
         found = read_identity(layout)
     except (FileNotFoundError, NotADirectoryError):

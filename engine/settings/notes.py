@@ -1,7 +1,7 @@
-"""Notes, ours, that a backup and a check leave behind.
+"""Notes of backups and online checks (ours).
 
-COPY/fsstore/backup.json    of which store a directory is a backup, and up to where
-STORE/fsstore/check.json    how far a check beside the writer is, and what it found
+COPY/fsstore/backup.json    the backed-up store, and the range of its log in the copy
+STORE/fsstore/check.json    progress and findings of an online check
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from engine.files.disk import Disk, read_own_file, whole_number, write_own_file
 VERSION = 1
 
 SILENT_MS = 60_000
-"""A check that has noted nothing for so long was interrupted."""
+"""Time in ms after its last note from which a check counts as interrupted."""
 MOST_NOTED, LONGEST_NOTED = 10, 1_000
 _NUMBERS = ("begun_ms", "seen_ms", "ended_ms", "done_bytes", "total_bytes", "findings")
 
 
 @dataclass(frozen=True, slots=True)
 class BackupNote:
-    """What `backup.json` says: the copy is of `store`, physical offsets [begin, end), made at `made_ms`.
+    """Content of `backup.json`: the copy has physical offsets [begin, end) of `store`, and was made at `made_ms`.
 
-    `is_complete`: the last run came to its end; else the copy may reach further. `end` -1: none ever did. `stamps` are
-    the modification times (ns) of the store's log files that are in the copy, by their first physical offset.
+    `is_complete`: the last run finished; else the copy may have more. `end` is -1 if no run ever finished. `stamps`:
+    first physical offset -> modification time (ns) of the store's log files in the copy.
     """
 
     store: str
@@ -60,8 +60,8 @@ def write_backup_note(path: Path, note: BackupNote, disk: Disk) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckNote:
-    """A check beside the writer, as it was noted last, at `seen_ms`: how many bytes of the log it had read. `ended_ms`
-    is 0 until its end; then its findings are known, `first` are some in words."""
+    """State of an online check at its last note, `seen_ms`, with the bytes of the log that it had read. `ended_ms` is 0
+    until its end. Then `findings` is their number, and `first` describes the first ones."""
 
     begun_ms: int
     seen_ms: int
@@ -72,7 +72,7 @@ class CheckNote:
     first: tuple[str, ...] = ()
 
     def state(self, now_ms: int) -> str:
-        """ended, running or interrupted."""
+        """State at `now_ms`: "ended", "running" or "interrupted"."""
         if self.ended_ms:
             return "ended"
         return "running" if now_ms - self.seen_ms < SILENT_MS else "interrupted"

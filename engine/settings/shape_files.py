@@ -4,8 +4,8 @@ them.
     config/sizes.json       {"mappedFileSizeCommitLog": 16777216, "mappedFileSizeConsumeQueue": 1310720, ...}
     config/commitlog.json   {"storePathCommitLog": ["/disk1/commitlog", "/disk2/commitlog"], ...}
 
-The names are those of broker.conf, so that the same values open the store in a broker. The folders say what to ask for,
-and are never followed: whoever may write a store does not choose which files its reader opens.
+The names are those of broker.conf, so that the same values open the store in a broker. The folders are only used to
+name the missing option, and are never opened: a store's writer must not choose the files that its readers open.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from engine.settings.config_file import read_config, write_config
 
 
 def read_sizes(path: Path) -> FileSizes | None:
-    """The sizes that the file at `path` names; None when it is not there. ConfigFileError."""
+    """The sizes in the file at `path`; None when it is missing. ConfigFileError."""
     content = read_config(path)
     if not content:
         return None
@@ -46,7 +46,7 @@ def read_sizes(path: Path) -> FileSizes | None:
 
 
 def write_sizes(path: Path, sizes: FileSizes, disk: Disk) -> None:
-    """Remember `sizes`, durably. OSError."""
+    """Durably store `sizes`. OSError."""
     content = {
         COMMIT_LOG_BYTES: sizes.commit_log_bytes,
         CONSUME_QUEUE_BYTES: sizes.consume_queue_bytes,
@@ -64,14 +64,14 @@ def _number(path: Path, content: dict[str, Any], name: str) -> int:
 
 
 def read_used_paths(path: Path) -> dict[str, tuple[Path, ...]] | None:
-    """The folders that the file at `path` names; None when it is not there or names none. ConfigFileError."""
+    """The folders in the file at `path`; None when it is missing or has none. ConfigFileError."""
     content = read_config(path)
     used = {name: _paths(path, name, content.get(name, [])) for name in (WRITABLE_PATHS, READ_ONLY_PATHS)}
     return used if any(used.values()) else None
 
 
 def remember_paths(layout: StoreLayout, disk: Disk) -> None:
-    """Remember, durably, where the log of `layout` is written; nothing where it always was by default. OSError."""
+    """Durably store the folders of the log, unless they have always been the default. OSError."""
     try:
         known = read_used_paths(layout.used_log_paths)
     except ConfigFileError:

@@ -2,7 +2,7 @@
 
     {"dataVersion": {...}, "topicConfigTable": {"orders": {"topicName": "orders", "writeQueueNums": 4, ...}}}
 
-What this engine does not know in there, it keeps.
+Unknown fields are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from engine.settings.config_file import Version, next_version, read_config, vers
 
 MAX_QUEUES = 1_024
 MOST_QUEUES = 16_384
-"""An entry that names more is not believed: every queue of a topic is listed, if it has messages or not."""
+"""Largest valid number of queues in an entry: listings show all queues of a topic, even empty ones."""
 MOST_TOLD = 100
 MOST_PERMISSION = (1 << 31) - 1
 DEFAULT_QUEUES = 16  # RocketMQ's, where an entry does not say
@@ -32,7 +32,7 @@ READ_AND_WRITE = 6
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """What topics.json says of a topic. `permission` bits: 8 priority, 4 read, 2 write, 1 inherit."""
+    """Entry of a topic in topics.json. `permission` bits: 8 priority, 4 read, 2 write, 1 inherit."""
 
     topic: str
     read_queues: int
@@ -42,7 +42,7 @@ class TopicConfig:
 
     @property
     def queues(self) -> int:
-        """Queues 0 to here, exclusive, exist: the larger of those read and those written."""
+        """Number of queues, with ids from 0 on: the larger of `read_queues` and `write_queues`."""
         return max(self.read_queues, self.write_queues)
 
     @property
@@ -52,13 +52,13 @@ class TopicConfig:
 
 
 class TopicTable:
-    """The topics of topics.json. Each change is on disk when the method returns, or not made.
+    """The topics of topics.json. Each change is on disk when the method returns; after an error it is not made.
 
     Thread safety: any thread; readers see a snapshot.
     """
 
     def __init__(self, path: Path, disk: Disk, clock: Clock) -> None:
-        """Read the file. One that can't be understood counts as empty, is in `problem`, and is not written over."""
+        """Read the file. If it can't be parsed, it counts as empty, `problem` is set, and it is not overwritten."""
         self._path = path
         self._disk = disk
         self._clock = clock
@@ -66,13 +66,13 @@ class TopicTable:
         self._content: dict[str, Any] = {}
         self._topics: dict[str, TopicConfig] = {}
         self.unwritable: set[str] = set()
-        """Topics that take no messages; the same object always, not to be changed."""
+        """Topics without write permission; always the same object, read-only."""
         self._version: Version | None = None
         self.problem: ConfigFileError | None = None
         self.reload()
 
     def problems(self) -> list[str]:
-        """What of the file can't be understood, in sentences: all of it, or the entries that are left out."""
+        """Sentences about the file if it can't be parsed, else about the entries that are left out."""
         if self.problem is not None:
             return [str(self.problem)]
         left_out = sorted(set(map(str, _entries(self._content))) - self._topics.keys())
@@ -81,9 +81,9 @@ class TopicTable:
         return [*shown, f"{self._path}: {more:,} more entries are left out"] if more else shown
 
     def reload(self) -> bool:
-        """Read the file again when it changed (its writer may be another process); whether the topics did.
+        """Read the file again if another process changed it; returns whether the topics changed.
 
-        A file that can't be understood any more leaves what was known: it may be caught while it is being written.
+        If it can't be parsed, the known topics are kept, because it may be incomplete during a write.
         """
         with self._lock:
             version = version_of(self._path)
@@ -93,7 +93,7 @@ class TopicTable:
             try:
                 self._content = read_config(self._path)
             except ConfigFileError as error:
-                self.problem = error.with_traceback(None)  # else it keeps whoever asked, and what they have mapped
+                self.problem = error.with_traceback(None)  # a traceback would keep the callers' maps alive
                 return False
             self._version, self.problem = version, None
             self._show(self._content)
@@ -104,7 +104,7 @@ class TopicTable:
         return sorted(self._topics)
 
     def get(self, topic: str) -> TopicConfig | None:
-        """What the file says of a topic; None when it does not know it."""
+        """The entry of a topic; None: the file has none."""
         return self._topics.get(topic)
 
     def create(self, topic: str, queues: int) -> None:
@@ -115,7 +115,7 @@ class TopicTable:
             self._store(topic, queues)
 
     def ensure(self, topic: str, queues: int) -> bool:
-        """Have a topic with at least `queues` queues; whether anything had to change. Errors as `create`."""
+        """Make a topic, or give it at least `queues` queues; returns whether it changed. Errors as `create`."""
         with self._lock:
             known = self._topics.get(topic)
             if known is not None and min(known.read_queues, known.write_queues) >= queues:
@@ -124,7 +124,7 @@ class TopicTable:
             return True
 
     def discard(self, topic: str) -> None:
-        """Forget a topic, if the file knows it. ConfigFileError, OSError."""
+        """Remove a topic, if the file has it. ConfigFileError, OSError."""
         with self._lock:
             if topic in self._topics:
                 table = self._table()
@@ -154,14 +154,14 @@ class TopicTable:
         try:
             write_config(self._path, content, self._disk)
         except (StoreError, OSError):
-            with suppress(StoreError, OSError):  # the name may be that of the new file already
+            with suppress(StoreError, OSError):  # the new file may have replaced the old one already
                 write_config(self._path, self._content, self._disk)
             raise
         self._content = content
         self._show(content)
 
     def _show(self, content: Mapping[str, Any]) -> None:
-        """The topics are those of `content` from now on."""
+        """Use the topics of `content` from now on."""
         self._topics = parse_topics(content)
         unwritable = {topic for topic, config in self._topics.items() if not config.is_writable}
         self.unwritable |= unwritable
@@ -169,14 +169,14 @@ class TopicTable:
 
 
 def parse_topics(content: Mapping[str, Any]) -> dict[str, TopicConfig]:
-    """The topics in what topics.json holds; entries with odd values, or a name that no directory has, are left out."""
+    """The topics in the content of topics.json; entries with invalid values or names are left out."""
     entries = _entries(content).items()
     found = (_parse_entry(topic, entry) for topic, entry in entries if isinstance(entry, dict))
     return {config.topic: config for config in found if config is not None}
 
 
 def _entries(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The table in what topics.json holds; empty when something else is there."""
+    """The topic table in the content of topics.json; empty if it is not an object."""
     table = content.get("topicConfigTable")
     return table if isinstance(table, dict) else {}
 
@@ -192,11 +192,11 @@ def _parse_entry(topic: str, entry: Mapping[str, Any]) -> TopicConfig | None:
 
 
 def _can_be_topic(name: str) -> bool:
-    """Whether messages may be there of that topic. A broker names topics as it refuses to its clients: the retries of
-    those who pop have a plus sign in them, and may be longer than 127 characters."""
+    """Whether there may be messages of a topic. A broker's own topic names may break its rules for clients: retry
+    topics of POP consumers have a plus sign, and may have more than 127 characters."""
     try:
         name.encode()
-    except UnicodeEncodeError:  # half of a character, which no name of a file has
+    except UnicodeEncodeError:  # a lone surrogate, which no file name has
         return False
     return can_have_queues(name)
 
@@ -211,7 +211,7 @@ def _attributes(stored: Any) -> dict[str, str]:
 
 
 def _new_entry(topic: str) -> dict[str, Any]:
-    """What a broker of version 4 writes for a topic with no options."""
+    """The entry that a broker of version 4 writes for a topic without options."""
     return {
         "order": False,
         "perm": READ_AND_WRITE,
