@@ -1,6 +1,6 @@
-"""Batches: lines, and which of the messages that are stored together go to which queue.
+"""Batches: lines as messages, and the distribution of a batch's messages over queues.
 
-They are encoded into one buffer before the append lock is taken (engine.record.kernel.encode).
+A batch is encoded into one buffer before the append lock is taken (engine.record.kernel.encode).
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from engine.record.kernel.encode import EncodedBatch, Encoder
 from engine.record.message import Message
 
 Lines: TypeAlias = bytes | bytearray | memoryview | Sequence[bytes]
-"""Text, or its lines; each line ends in a newline, the last one, too."""
+"""A text, or its lines; each line, also the last one, ends in a newline."""
 
 ENCODED_AT_ONCE = 16_384
-"""Messages that one call into the kernel encodes: others who want the interpreter wait some ms for no more."""
+"""Messages encoded by one kernel call, which holds the GIL for a few ms."""
 
 _SPLIT_AT_ONCE_BYTES = 1 << 17
-"""What one call splits: other threads wait for the interpreter no longer than that."""
+"""Bytes split by one call, which holds the GIL."""
 
 
 class Share(NamedTuple):
-    """One queue's records of a batch: those of `rows`, in order, numbered from `queue_offset` on."""
+    """One queue's records of a batch: those of `rows`, in order, with queue offsets from `queue_offset` on."""
 
     queue_id: int
     queue_offset: int
@@ -32,15 +32,15 @@ class Share(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many records."""
+        """Number of records."""
         return len(range(self.rows.start, self.rows.stop, self.rows.step))
 
 
 def shares_of(queue_ids: Sequence[int], queue_offsets: Sequence[int], start: int, stop: int) -> list[Share]:
-    """The shares of a batch's rows [start, stop), counted from 0, when row r goes to queue_ids[r % their number].
+    """The shares of a batch's rows [start, stop), counted from 0; row r goes to queue_ids[r % len(queue_ids)].
 
-    `queue_offsets` are those of each queue's first row in the whole batch. Queues that get none have no share; the
-    first share has the first row.
+    `queue_offsets` are those of each queue's first row in the whole batch. Queues without rows have no share; the first
+    share has the first row.
     """
     shares = []
     turns = len(queue_ids)
@@ -52,17 +52,17 @@ def shares_of(queue_ids: Sequence[int], queue_offsets: Sequence[int], start: int
 
 
 def split_text(text: bytes | bytearray | memoryview) -> list[bytes]:
-    """Each line, its newline with it; what follows the last newline is a line, too."""
+    """The lines of a text with their newlines; bytes after the last newline are a line, too."""
     file = BytesIO(text)
     rows: list[bytes] = []
-    while more := file.readlines(_SPLIT_AT_ONCE_BYTES):  # faster than `split`, which looks at one byte after the other
+    while more := file.readlines(_SPLIT_AT_ONCE_BYTES):  # faster than `split`, which tests single bytes
         rows += more
     return rows
 
 
 def encode_lines(encoder: Encoder, sample: Message, lines: Lines, now_ms: int) -> list[EncodedBatch]:
-    """The records of the lines that are not empty, each as `sample`'s, whose body is empty; a line's newline is
-    dropped. IllegalMessageError (also when a line has no newline), MessageTooLargeError."""
+    """Records of the non-empty lines, each with the fields of `sample`, whose body is empty; newlines are dropped.
+    IllegalMessageError (also when a line has no newline), MessageTooLargeError."""
     record = encoder.encode(sample, 0, now_ms)
     if isinstance(lines, memoryview):
         lines = lines.cast("B") if lines.c_contiguous else lines.tobytes()
@@ -74,7 +74,7 @@ def encode_lines(encoder: Encoder, sample: Message, lines: Lines, now_ms: int) -
 
 
 def line_bodies(lines: Lines) -> list[bytes]:
-    """The lines that are not empty, without their newlines. IllegalMessageError when one has none."""
+    """The non-empty lines without their newlines. IllegalMessageError: a line has no newline."""
     rows = split_text(lines) if isinstance(lines, bytes | bytearray | memoryview) else lines
     if not all(row.endswith(b"\n") for row in rows):
         raise IllegalMessageError("a line does not end in a newline")

@@ -17,18 +17,17 @@ from engine.record.kernel.columns import SIZED, gather, number
 Array = np.ndarray[Any, Any]
 
 _MOST_DIFFERENT, _LEAST_ALIKE, _LONGEST_BYTES = 4096, 32, 1 << 15
-"""So many different texts are coded at most, of which each stands for so many rows, on average; and no text that is
-longer."""
+"""Limits of a coded column: number of different texts, average rows a text, and bytes of a text."""
 
 
 def items_at(data: Array, positions: Array, size: int) -> Array:
-    """The `size` bytes at each of `positions` in `data` (uint8), as void items, shape (n,): a copy. All must lie
-    inside."""
+    """Copy of the `size` bytes at each of `positions` in `data` (uint8), as void items, shape (n,). All positions must
+    be valid."""
     return np.asarray(_windows(data, size)[positions])
 
 
 def _windows(data: Array, size: int) -> Array:
-    """The `size` bytes from each position of `data` on, as far as there are so many: views that overlap."""
+    """Overlapping views of `size` bytes at each position of `data` that has as many."""
     if len(data) < size:
         return np.empty(0, f"V{size}")
     return np.ndarray((len(data) - size + 1,), f"V{size}", data, strides=(1,))
@@ -54,18 +53,18 @@ class ByteColumn:
 
     @property
     def slices(self) -> SliceColumn:
-        """The same, by where they are."""
+        """The same texts as slices, without a copy."""
         return SliceColumn(self.data, self.offsets[:-1], np.diff(self.offsets))
 
     @classmethod
     def of(cls, texts: Sequence[bytes]) -> ByteColumn:
-        """Those byte strings."""
+        """A column of `texts`."""
         offsets = np.cumsum([0, *map(len, texts)], dtype=np.int64)
         return cls(offsets, np.frombuffer(b"".join(texts), np.uint8))
 
     @classmethod
     def concatenate(cls, parts: Sequence[ByteColumn]) -> ByteColumn:
-        """One after the other; of no parts, an empty one."""
+        """Concatenate columns; without parts, an empty column."""
         if len(parts) == 1:
             return parts[0]
         sizes = [np.diff(part.offsets) for part in parts]
@@ -89,32 +88,32 @@ class SliceColumn:
         return self.data[self.starts[row] : self.starts[row] + self.sizes[row]].tobytes()
 
     def take(self, rows: Array | slice) -> SliceColumn:
-        """Only those at `rows` (a slice, indices or a mask)."""
+        """Only the texts at `rows` (a slice, indices or a mask)."""
         return SliceColumn(self.data, self.starts[rows], self.sizes[rows])
 
     def packed(self) -> ByteColumn:
-        """The same, copied, one after the other."""
+        """A contiguous copy."""
         return ByteColumn(*gather(self.data, self.starts, self.sizes))
 
     def joined(self, border: bytes) -> tuple[Array, Array]:
-        """The same, copied, one after the other, the byte `border` before each and after the last: (where these stand,
+        """A contiguous copy with the byte `border` before each text and after the last one: (positions of the borders,
         int64 (n + 1,); the bytes, uint8)."""
         target = np.empty(int(self.sizes.sum()) + len(self) + 1, np.uint8)
         target[-1] = border[0]
         return gather(self.data, self.starts, self.sizes, border[0], target)
 
     def put_sized(self, target: Array) -> None:
-        """Write them to `target` (uint8) one after the other, the size of each, i32 little-endian, before it."""
+        """Write the texts to `target` (uint8), each after its size, i32 little-endian."""
         gather(self.data, self.starts, self.sizes, SIZED, target)
 
     def numbered(self) -> CodedColumn:
-        """The same, as the texts that differ, as they come first, and their numbers."""
+        """A coded column with the different texts in order of first occurrence."""
         found = number(self.data, self.starts, self.sizes, len(self))
         assert found is not None
         return CodedColumn(self.take(found[1]).packed(), found[0])
 
     def coded(self) -> CodedColumn | None:
-        """As `numbered`; None when too many differ."""
+        """As `numbered`; None when there are too many different texts."""
         most = min(1 + (len(self) - 1) // _LEAST_ALIKE, _MOST_DIFFERENT)
         if self.sizes.max(initial=0) > _LONGEST_BYTES:
             return None
@@ -124,14 +123,14 @@ class SliceColumn:
 
 @dataclass(frozen=True, slots=True)
 class CodedColumn:
-    """n byte strings of which few differ: the i-th is texts[codes[i]]; `codes` int32 (n,)."""
+    """n byte strings with few different ones: the i-th is texts[codes[i]]; `codes` int32 (n,)."""
 
     texts: ByteColumn
     codes: Array
 
     @classmethod
     def concatenate(cls, parts: Sequence[CodedColumn]) -> CodedColumn:
-        """One after the other."""
+        """Concatenate columns."""
         numbers: dict[bytes, int] = {}
         codes = []
         for part in parts:
@@ -153,6 +152,6 @@ class CodedColumn:
 
     @property
     def slices(self) -> SliceColumn:
-        """The same, each by where its text is."""
+        """The same texts as slices, without a copy."""
         offsets, codes = self.texts.offsets, self.codes
         return SliceColumn(self.texts.data, offsets[:-1][codes], np.diff(offsets)[codes])

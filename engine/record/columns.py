@@ -1,9 +1,7 @@
-"""Columns: many records of a mapped file of the log at once, as numpy arrays, with no object for a message
-(docs/format.md, 2).
+"""Columns: many records of a mapped log file as numpy arrays, without an object for each message (docs/format.md, 2).
 
-`find_properties` finds named properties of all located records in one pass; `read_bodies` finds the bodies that are
-whole.
-A `Columns` is a copy, independent of the log.
+`find_properties` finds named properties of all records in one pass; `read_bodies` finds the whole bodies. A `Columns`
+is a copy, independent of the log.
 """
 
 from collections.abc import Sequence
@@ -25,11 +23,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Messages as columns, copied out of the log. `headers` is HEADER (n,); a row that is not `ok` is empty in the
-    others.
+    """Messages as columns, copied out of the log. `headers` is HEADER (n,); rows that are not `ok` are otherwise empty.
 
-    `bodies` are decompressed, and `body_size` of the headers is theirs; `keys` is KEYS as stored (joined by spaces),
-    `tags` TAGS; empty when absent.
+    `bodies` are decompressed, and `body_size` in the headers is their size. `keys` has KEYS as stored (joined by
+    spaces), `tags` has TAGS; both are empty when absent.
     """
 
     headers: Array
@@ -42,7 +39,7 @@ class Columns:
 
     @classmethod
     def concatenate(cls, parts: Sequence["Columns"]) -> "Columns":
-        """One after the other; of no parts, an empty one."""
+        """Concatenate columns; without parts, empty ones."""
         if len(parts) == 1:
             return parts[0]
         return cls(
@@ -54,7 +51,7 @@ class Columns:
 
 
 def damaged_rows(records: ParsedHeaders) -> Array:
-    """Which `ok` records have a body that its CRC denies: bool (n,)."""
+    """Mask of the `ok` records whose body has a wrong CRC: bool (n,)."""
     whole = whole_bodies(records.log, *records.bodies, records.places["body_crc"])
     return np.asarray(~whole & records.headers["ok"])
 
@@ -72,7 +69,7 @@ def lost_sector_rows(records: ParsedHeaders) -> list[int]:
 
 
 def _rows_with_zero_at_sector_start(records: ParsedHeaders) -> list[int]:
-    """The few records after whose body a sector begins with a zero, ascending: only they can have a lost one."""
+    """Rows with a sector after the body that begins with a zero, ascending: only these can have a lost sector."""
     headers = records.headers
     ends = records.positions + headers["store_size"]
     topic_starts, _ = records.topics
@@ -88,32 +85,32 @@ def _rows_with_zero_at_sector_start(records: ParsedHeaders) -> list[int]:
 
 
 def find_properties(records: ParsedHeaders, names: Sequence[bytes]) -> list[tuple[Array, Array]]:
-    """For each name, (starts, sizes) int64 (n,) of its value in `records.log`: size 0 when absent or empty. The last of
-    equals wins."""
+    """For each name, (starts, sizes) int64 (n,) of its value in `records.log`; size 0 when absent or empty. The last of
+    equal names counts."""
     return [(starts, sizes) for starts, sizes in find_values(records.log, *records.properties, names)]
 
 
 def property_texts(records: ParsedHeaders, names: Sequence[bytes]) -> list[list[str]]:
-    """For each name, its value in each record, "" when absent or empty. The last of equals wins."""
+    """For each name, its value in each record, "" when absent or empty. The last of equal names counts."""
     return [_texts(records.log, starts, sizes) for starts, sizes in find_properties(records, names)]
 
 
 def _texts(data: Array, starts: Array, sizes: Array) -> list[str]:
-    """The ranges data[start:start + size], which hold no byte 2, as text."""
+    """The ranges data[start:start + size], which must not contain byte 2, as text."""
     _, joined = gather(data, starts, sizes, lead=2)
     return str(joined.data, "utf-8", "replace").split("\x02")[1:]
 
 
 def topics_of(records: ParsedHeaders) -> tuple[list[str], Array]:
-    """The distinct topics of `records` and, for each record, which of them is its: int64 (n,)."""
+    """The distinct topics of `records`, and the index of each record's topic among them: int64 (n,)."""
     numbered = SliceColumn(records.log, *records.topics).numbered()
     names = [numbered.texts[number].decode(errors="replace") for number in range(len(numbered.texts))]
     return names, numbered.codes.astype(np.int64)
 
 
 def read_bodies(records: ParsedHeaders, body_limit_bytes: int) -> tuple[Array, SliceColumn]:
-    """Which records are good (bool (n,): `ok`, whole by their CRC, not impossible to decompress), and the bodies of
-    those, decompressed; the others' are empty. What is not compressed is not copied, if nothing is."""
+    """Mask of the good records (bool (n,): `ok`, with a right CRC, and decompressible), and their decompressed bodies;
+    the bodies of others are empty. Without compressed bodies nothing is copied."""
     starts, sizes = records.bodies
     good = records.headers["ok"] & whole_bodies(records.log, starts, sizes, records.places["body_crc"])
     stored = SliceColumn(records.log, starts, _of_good(good, sizes))
@@ -130,12 +127,12 @@ def read_bodies(records: ParsedHeaders, body_limit_bytes: int) -> tuple[Array, S
 
 
 def _of_good(good: Array, sizes: Array) -> Array:
-    """`sizes`, but 0 of what is not `good`."""
+    """`sizes`, with 0 for rows that are not `good`."""
     return sizes if good.all() else np.where(good, sizes, 0)
 
 
 def columns_of(records: ParsedHeaders, good: Array, bodies: SliceColumn) -> Columns:
-    """The messages of `records` that are `good`, with the bodies that `read_bodies` found. Takes the headers over."""
+    """Columns of `records` with `good` and `bodies` from `read_bodies`. Changes and keeps `records.headers`."""
     headers = records.headers
     headers["ok"], headers["body_size"] = good, bodies.sizes
     keys, tags = (

@@ -1,4 +1,4 @@
-"""Bodies that a client compressed: what the bits of a record's sys_flag say, and how to undo it (docs/format.md, 2)."""
+"""Compressed bodies: their types in a record's sys_flag, and decompression (docs/format.md, 2)."""
 
 from __future__ import annotations
 
@@ -25,26 +25,25 @@ ZSTD_TYPE = 0x200
 ZLIB_TYPES = (0x000, 0x300)  # the first is from before there was a choice
 
 BODY_LIMIT_BYTES = 64 << 20
-"""A compressed body may become so long where nothing else is said."""
+"""Default limit of a decompressed body."""
 
 REMEMBERED_SIZES = 32_768
-"""Some 5 MiB at most."""
+"""Number of cached sizes; they take up to about 5 MiB."""
 
 PIECE_BYTES = 1 << 20
-"""A body is made in pieces of that size, between which other threads run: to copy 60 MiB at once would stop them."""
+"""A body is decompressed in pieces of this size, so that other threads can run between them."""
 
 _STORED_PIECE_BYTES = 1 << 16
-# zstandard bounds no output: four bytes can become 128 KiB. So this much becomes a piece at most.
+# zstandard does not limit its output: four bytes can become 128 KiB. These input steps keep the output below a piece.
 _ZSTD_STEP_BYTES = 32
 _ZSTD_LONGEST_STEP_BYTES = 512
 
 
 def decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> memoryview:
-    """The body in `stored`, compressed as `sys_flag` says: read-only. One longer than `limit_bytes` is cut at one byte
-    more.
+    """The decompressed body, read-only; `sys_flag` has the type. A body of more than `limit_bytes` is cut to
+    `limit_bytes` + 1.
 
-    ValueError when the bytes are not such a stream, end early, or the type is unknown; WouldBlock on a nonblocking
-    thread.
+    ValueError: invalid or incomplete data, or an unknown type; WouldBlock on a nonblocking thread.
     """
     check_deadline()
     compression = sys_flag & TYPE_MASK
@@ -62,7 +61,7 @@ def decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> m
 
 
 def decompressed_body(message: StoredMessage, limit_bytes: int) -> memoryview:
-    """The body of a compressed message. BodyTooLargeError, DamagedRecordError; WouldBlock on a nonblocking thread."""
+    """The decompressed body of a message. BodyTooLargeError, DamagedRecordError; WouldBlock on a nonblocking thread."""
     try:
         body = decompress(message.stored_body, message.sys_flag, limit_bytes)
     except ValueError as error:
@@ -73,7 +72,7 @@ def decompressed_body(message: StoredMessage, limit_bytes: int) -> memoryview:
 
 
 def try_decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) -> memoryview | None:
-    """As `decompress`; None for what is no such stream, or longer than `limit_bytes`."""
+    """As `decompress`; None for invalid data, or a body of more than `limit_bytes`."""
     try:
         body = decompress(stored, sys_flag, limit_bytes)
     except ValueError:
@@ -82,8 +81,8 @@ def try_decompress(stored: bytes | memoryview, sys_flag: int, limit_bytes: int) 
 
 
 class _Body:
-    """A body that is being made, of `most_bytes` at most. A long one is mapped on its own: to grow it in the heap would
-    leave holes there, as large as all bodies that are kept."""
+    """Buffer for a decompressed body of up to `most_bytes`. A long body has its own mapping, because a growing buffer
+    would fragment the heap."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -96,15 +95,15 @@ class _Body:
 
     @property
     def next_bytes(self) -> int:
-        """How long the next piece is at most."""
+        """Maximum size of the next piece."""
         return min(PIECE_BYTES, self._most_bytes - self._size)
 
     def add(self, piece: bytes) -> None:
-        """Go on with `piece`, as far as there is room."""
+        """Append `piece`, up to `most_bytes` in all."""
         end = min(self._size + len(piece), self._most_bytes)
         if end > PIECE_BYTES and isinstance(self._memory, bytearray):
             begun, flags = self._memory, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-            self._memory = mmap.mmap(-1, self._most_bytes, flags=flags)  # pages that nobody touches take nothing
+            self._memory = mmap.mmap(-1, self._most_bytes, flags=flags)  # unused pages take no memory
             self._memory[: self._size] = begun
         self._memory[self._size : end] = piece[: end - self._size]
         self._size = end
@@ -117,7 +116,7 @@ class _Body:
 
 
 def _zlib(stored: memoryview, body: _Body) -> bool:
-    """Make `body` of `stored`, as far as there is room; whether the stream is whole. So do the others."""
+    """Decompress `stored` into `body` until it is full; returns whether the stream is complete. As the others below."""
     stream = zlib.decompressobj()
     for start in range(0, len(stored), _STORED_PIECE_BYTES):
         rest: bytes | memoryview = stored[start : start + _STORED_PIECE_BYTES]
@@ -161,19 +160,19 @@ _UNDO: dict[int, Callable[[memoryview, _Body], bool]] = {
 
 
 class BodySizes:
-    """How long compressed bodies are, as far as they were decompressed lately: by physical offset and CRC, so that a
-    record that replaced another is not taken for it. Thread safety: any thread."""
+    """Cache of decompressed sizes by physical offset and CRC; the CRC detects a record that replaced another one.
+    Thread safety: any thread."""
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}
         self._lock = threading.Lock()
 
     def get(self, physical_offset: int, body_crc: int) -> int | None:
-        """Bytes of a body, -1 for one that can't be decompressed, None where that is not known."""
+        """Size of a body in bytes; -1: it can't be decompressed; None: unknown."""
         return self._sizes.get(physical_offset << 32 | body_crc & 0xFFFFFFFF)
 
     def remember(self, physical_offset: int, body_crc: int, size: int) -> None:
-        """Note what `get` is to say; the oldest ones make room."""
+        """Store a size for `get`; the oldest ones are evicted."""
         with self._lock:
             self._sizes[physical_offset << 32 | body_crc & 0xFFFFFFFF] = size
             if len(self._sizes) > REMEMBERED_SIZES:

@@ -1,8 +1,8 @@
 """Hashes: of keys for the index, of tags for consume queues (docs/format.md, 6 and 7).
 
-Both are Java's String.hashCode: h = 31*h + unit over the UTF-16 units, mod 2**32, read as i32. So the hash of two texts
-joined is hash(a) * 31**len(b) + hash(b), which is how the hash of topic#key is had from a topic's and a key's. One text
-is hashed by the kernel; here are those of many.
+Both are Java's String.hashCode: h = 31*h + unit over the UTF-16 units, mod 2**32, read as i32. So the hash of a + b is
+hash(a) * 31**len(b) + hash(b); the hash of topic#key is computed from the topic's and the key's. The kernel hashes
+single texts, this module many.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ def tags_hash(tags: str) -> int:
 
 
 def text_index_hash(text: str) -> int:
-    """As `index_hash`, of a topic#key text."""
+    """As `index_hash`, for a text topic#key."""
     return abs(java_hash(text)) & 0x7FFFFFFF
 
 
 def topic_hashes(topics: Sequence[str]) -> Array:
-    """The hashes of "topic#", which those of keys go on from: uint32 (n,)."""
+    """Hashes of "topic#", the seeds for hashes of keys: uint32 (n,)."""
     return np.array([java_hash(topic + "#") & _MASK for topic in topics], np.uint32)
 
 
@@ -46,7 +46,7 @@ def java_hashes(data: Array, starts: Array, sizes: Array) -> Array:
 
 
 def _hash_slices(data: Array, starts: Array, sizes: Array, seeds: Array | None) -> Array:
-    """Java's hashes (uint32) of these texts, each going on from its seed; U+FFFD stands for what is no UTF-8."""
+    """Java's hashes (uint32) of the texts, each continued from its seed; invalid UTF-8 is hashed as U+FFFD."""
     hashes, odd_rows = kernel.java_hashes(data, starts, sizes, seeds)
     for row in odd_rows.tolist():
         text = data[starts[row] : starts[row] + sizes[row]].tobytes().decode(errors="replace")

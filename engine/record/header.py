@@ -1,8 +1,8 @@
-"""Header: the fixed fields that every record begins with, stated once (docs/format.md, 2).
+"""Header: the fixed fields at the beginning of every record (docs/format.md, 2).
 
-RecordHeader is the layout: the struct formats, the numpy dtypes and all positions follow from it. Big-endian, no
-padding. A host has 20 bytes when its bit of sys_flag says IPv6, so there are four layouts: HEADERS and LAYOUTS are
-indexed by (sys_flag >> 4) & 3, where bit 0 says that the born host is IPv6, bit 1 that the store host is.
+RecordHeader defines the layout: the struct formats, the numpy dtypes and all positions are derived from it. Big-endian,
+no padding. An IPv6 host has 20 bytes, so there are four layouts. HEADERS and LAYOUTS are indexed by
+(sys_flag >> 4) & 3: bit 0 marks an IPv6 born host, bit 1 an IPv6 store host.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ MESSAGE_MAGIC = -626843481
 MESSAGE_MAGIC_V2 = -626843477
 BLANK_MAGIC = -875286124
 BLANK_BYTES = 8
-"""Of a blank's size and magic, and what must stay free after each record."""
+"""Bytes of a blank's size and magic; as many must stay free after each record."""
 MAX_OFFSET = (1 << 63) - 1
-"""No byte of a log or a queue can lie past it: its offset would be no int64."""
+"""Largest offset in a log or queue: the largest int64."""
 
 BORN_IPV6_FLAG, STORE_IPV6_FLAG = 0x10, 0x20
 TRANSACTION_MASK = 0xC  # 0x8 of it: committed
@@ -38,13 +38,12 @@ CRC_MASK = 0x7FFFFFFF
 I32 = Annotated[int, "i"]
 I64 = Annotated[int, "q"]
 HostBytes = Annotated[bytes, "8s"]
-"""Types of fields as they are stored: with the format code of `struct`, that of an IPv4 host."""
+"""Types of stored fields, with their format codes of `struct`; a host is IPv4."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One end of a connection: `address` in network order, 4 bytes (IPv4) or 16 (IPv6). ValueError for other
-    lengths."""
+    """A host: `address` in network order, 4 bytes (IPv4) or 16 (IPv6). ValueError: another length."""
 
     address: bytes
     port: int
@@ -57,7 +56,7 @@ class Host:
 
     @classmethod
     def parse(cls, text: str) -> Host:
-        """The host that `str` printed: "10.0.0.5:10911" or "[2001:db8::1]:10911". ValueError."""
+        """The inverse of `str`: "10.0.0.5:10911" or "[2001:db8::1]:10911". ValueError."""
         address, colon, port = text.rpartition(":")
         if not colon or not port.isdecimal():
             raise ValueError(f"not an address with a port: {text!r}")
@@ -65,11 +64,11 @@ class Host:
 
     @classmethod
     def decode(cls, encoded: bytes) -> Host:
-        """The host in the 8 or 20 bytes that a record holds."""
+        """The host from the 8 or 20 bytes in a record."""
         return cls(encoded[:-4], int.from_bytes(encoded[-4:], "big") & 0x7FFFFFFF)
 
     def encode(self) -> bytes:
-        """The 8 or 20 bytes that a record holds."""
+        """The 8 or 20 bytes in a record."""
         return self.address + self.port.to_bytes(4, "big")
 
     @property
@@ -83,7 +82,7 @@ class Host:
 
 
 class RecordHeader(NamedTuple):
-    """A record's fixed fields, in the order they are stored; hosts still encoded (`Host.decode`)."""
+    """A record's fixed fields in stored order; hosts are encoded (`Host.decode`)."""
 
     store_size: I32
     magic: I32
@@ -103,8 +102,8 @@ class RecordHeader(NamedTuple):
 
 
 def big_endian(header: type, **other: str) -> tuple[Struct, np.dtype[Any]]:
-    """The fields that a class annotates, packed: for one record and for many. `other` format codes replace those of
-    their types."""
+    """The packed layout of a class's annotated fields, as Struct for one record and as dtype for many. `other` replaces
+    format codes by field name."""
     types = get_type_hints(header, include_extras=True)
     codes = {name: other.get(name, kind.__metadata__[0]) for name, kind in types.items()}
     formats = [f"V{code[:-1]}" if code.endswith("s") else f">{code}" for code in codes.values()]
@@ -119,17 +118,17 @@ LAYOUTS = tuple(layout for _, layout in _PACKED)
 
 
 def position_of(name: str) -> int:
-    """Where a field up to the born host is in every record."""
+    """Position in a record of a field up to the born host, which is the same in all layouts."""
     return int(LAYOUTS[0].fields[name][1])  # type: ignore[index]
 
 
 HOSTLESS_BYTES = HEADERS[0].size - 8 - 8
-"""Of the fixed fields but hosts: with both hosts' bytes, where the body begins."""
+"""Bytes of the fixed fields without the hosts; with both hosts' bytes, the position of the body."""
 MIN_RECORD_BYTES = HEADERS[0].size + 1 + 2
-"""No body, no topic, no properties: the sizes of the latter two are left."""
+"""Bytes of a record without body, topic and properties; it has the sizes of the latter two."""
 
 MAGIC_START = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)[:3]
-"""The bytes that both magics begin with."""
+"""The common first bytes of both magics."""
 assert MESSAGE_MAGIC_V2.to_bytes(4, "big", signed=True)[:3] == MAGIC_START
 
 
@@ -138,8 +137,7 @@ def is_queued(sys_flag: int) -> bool: ...
 @overload
 def is_queued(sys_flag: Array) -> Array: ...
 def is_queued(sys_flag: int | Array) -> bool | Array:
-    """Whether a record with that system flag (or which of many) has a number in its queue: a transaction that is
-    prepared or rolled back has none."""
+    """Whether records with these system flags have a queue offset; prepared and rolled-back transactions have none."""
     return sys_flag & TRANSACTION_PREPARED == 0  # the bit is part of TRANSACTION_ROLLBACK, not of a commit
 
 
@@ -148,7 +146,7 @@ def is_rolled_back(sys_flag: int) -> bool: ...
 @overload
 def is_rolled_back(sys_flag: Array) -> Array: ...
 def is_rolled_back(sys_flag: int | Array) -> bool | Array:
-    """Whether it is a transaction that was rolled back."""
+    """Whether records with these system flags are rolled-back transactions."""
     return sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK
 
 

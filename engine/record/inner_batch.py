@@ -3,9 +3,9 @@
 
     size i32 | 0 i32 | 0 i32 | flag i32 | body_size i32 | body | properties_size i16 | properties      item after item
 
-The wrapper takes a number of its queue for each item. Its items are shown as the messages that its sender meant: each
-has its own flag, body and properties, and the wrapper's topic, queue, times, hosts and physical offset. All of that is
-a publisher's to write, so sizes and counts must agree before any item is shown.
+The wrapper takes one queue offset for each item. Items are shown as the messages that the client sent: each has its own
+flag, body and properties, and the wrapper's topic, queue, times, hosts and physical offset. A publisher writes all of
+these bytes, so sizes and counts must agree before any item is shown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MARK = INNER_BATCH | NEEDS_UNWRAPPING
 
 
 class InnerMessage(StoredMessage):
-    """One message of a batch: `record` is the one that it would have had if it had been stored alone."""
+    """One message of a batch: `record` is encoded as if the message were stored singly."""
 
     __slots__ = ("body_position", "number")
 
@@ -47,15 +47,15 @@ class InnerMessage(StoredMessage):
 
 
 def may_be_wrapper(sys_flags: Array) -> Array:
-    """Which records may be wrappers, by their flags: bool (n,)."""
+    """Mask of the records that may be wrappers, by their flags: bool (n,)."""
     return np.asarray(sys_flags & _MARK == _MARK)
 
 
 class InnerBatch:
-    """Where the items of a wrapper are. It keeps no bytes of it."""
+    """Positions of a wrapper's items. It keeps no bytes of the wrapper."""
 
     def __init__(self, wrapper: StoredMessage) -> None:
-        """DamagedRecordError: it says something else than it holds."""
+        """DamagedRecordError: the wrapper's properties contradict its items."""
         self.body_crc = wrapper.body_crc
         self.store_size = wrapper.store_size
         properties = wrapper.properties
@@ -72,7 +72,7 @@ class InnerBatch:
         return len(self._starts)
 
     def message(self, wrapper: StoredMessage, number: int) -> InnerMessage:
-        """The message at position `number` of the batch that this was made of."""
+        """Message `number`, from 0, of the batch; `wrapper` is the one from the constructor."""
         header, body = wrapper.header, wrapper.stored_body
         start = self._starts[number]
         _, _, _, flag, body_size = _ITEM.unpack_from(body, start)
@@ -99,7 +99,7 @@ class InnerBatch:
 
 
 def _item_starts(wrapper: StoredMessage) -> list[int]:
-    """Where items begin in the body. DamagedRecordError: they do not fill it."""
+    """Start positions of the items in the body. DamagedRecordError: they do not fill it."""
     body, position = wrapper.stored_body, 0
     starts: list[int] = []
     while position < len(body):
@@ -114,7 +114,7 @@ def _item_starts(wrapper: StoredMessage) -> list[int]:
 
 
 def _item_end(body: memoryview, position: int) -> int | None:
-    """Where the item at `position` ends; None when its sizes do not add up, or it reaches past the body."""
+    """End of the item at `position`; None: its sizes do not add up, or it exceeds the body."""
     if position + _ITEM.size > len(body):
         return None
     size, _, _, _, body_size = _ITEM.unpack_from(body, position)
@@ -132,7 +132,7 @@ def _bad(wrapper: StoredMessage, reason: str) -> DamagedRecordError:
 
 
 def wrapped_keys(log: Array, positions: Array, physical_offsets: Array, sys_flags: Array) -> list[tuple[int, str]]:
-    """(row, key) of each key within the batches among the records at `positions` of `log`, rows ascending."""
+    """(row, key) for each key in inner batches among the records at `positions` of `log`, rows ascending."""
     found: list[tuple[int, str]] = []
     for row in np.flatnonzero(may_be_wrapper(sys_flags)).tolist():
         try:
@@ -141,7 +141,7 @@ def wrapped_keys(log: Array, positions: Array, physical_offsets: Array, sys_flag
                 continue
             batch = InnerBatch(wrapper)
         except DamagedRecordError:
-            continue  # it is not shown either
+            continue  # its messages are not shown either
         for number in range(len(batch)):
             message = batch.message(wrapper, number)
             found += [(row, key) for key in (message.unique_key, *message.keys) if key]

@@ -1,11 +1,11 @@
-"""Framing: what is between the records of a commit log (docs/format.md, 2 and 14).
+"""Framing: the bytes around the records of a commit log (docs/format.md, 2 and 14).
 
-RocketMQ's own log holds records one after the other. DLedger's holds entries, of a header and one record each:
+RocketMQ's own log has only records. DLedger's has entries, each with a header and one record:
 
     magic i32, size i32, index i64, term i64, position i64, channel i32, chain CRC i32, body CRC i32, body size i32
 
-`size` counts the header, `position` is the entry's own physical offset, the record's is after the header. Entries with
-other magics have no record: DLedger keeps its own accounts in them. A frame is a record with all that belongs to it.
+`size` includes the header. `position` is the entry's own physical offset; the record's is after the header. Entries
+with other magics have DLedger's own data and no record. A frame is a record with its header.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _START = Struct(">ii")
 
 
 class _EntryHeader:
-    """What comes before each record of DLedger's log."""
+    """Header before each record of DLedger's log."""
 
     magic: I32
     size: I32
@@ -44,37 +44,38 @@ _BLANK_ENTRY = -1
 
 
 class EntryNumber(NamedTuple):
-    """Which entry of a ledger it is: entries are numbered without a gap, and terms only grow."""
+    """Number of an entry of a ledger: entries have no gaps, and terms never fall."""
 
     entry: int
     term: int
 
 
 class Framing:
-    """Records alone, as RocketMQ's own commit log has them. Stateless."""
+    """Records without headers, as in RocketMQ's own commit log. Stateless."""
 
     kind = "RocketMQ"
-    """What reports call such a log."""
+    """Name of the log format in reports."""
     header_bytes = 0
-    """Of the header before each record."""
+    """Size of the header before each record."""
     is_ledger = False
     least_bytes = MIN_RECORD_BYTES
-    """Of the shortest frame."""
+    """Size of the shortest frame."""
 
     def frame_start(self, physical_offset: int) -> int:
-        """Where the frame of the record at a physical offset begins."""
+        """Physical offset of the frame of the record at `physical_offset`."""
         return physical_offset - self.header_bytes
 
     def problem(self, view: memoryview, frame_offset: int) -> str | None:
-        """Why no frame with a whole record is at the start of `view`, which is at `frame_offset` of the log."""
+        """Reason why no frame with a whole record is at the start of `view`, at physical offset `frame_offset`; else
+        None."""
         return record_problem(view, frame_offset)
 
     def header_problem(self, header: memoryview, physical_offset: int, record_bytes: int) -> str | None:
-        """Why `header` is not that of a record of that physical offset and size, None when it does."""
+        """Reason why `header` does not belong to a record of that physical offset and size, else None."""
         return None
 
     def claimed_size(self, frame: memoryview) -> int | None:
-        """Bytes of the record in a frame that may be damaged, by its header alone; None when the header is damaged."""
+        """Size in bytes of the record in a possibly damaged frame, by its header; None: the header is damaged."""
         return None
 
     def is_blank(self, frame: memoryview) -> bool:
@@ -85,15 +86,15 @@ class Framing:
         return bool(magic == BLANK_MAGIC and size == len(frame))
 
     def follow_each_other(self, log: Array, positions: Array, before: EntryNumber | None) -> int:
-        """How many of the good frames at `positions`, one after the other, have the numbers to come after `before`."""
+        """Number of leading good frames at `positions` whose entry numbers continue `before`."""
         return len(positions)
 
     def number(self, log: Array, positions: Array) -> EntryNumber | None:
-        """The number of the last of the good frames at `positions`, None where frames have none."""
+        """Entry number of the last good frame at `positions`; None: frames have no numbers."""
         return None
 
     def goes_on(self, frame: memoryview, before: EntryNumber | None) -> bool:
-        """Whether a whole frame may come some way after that one."""
+        """Whether a whole frame may be anywhere after the entry `before`."""
         return True
 
     def records(self, log: Array, frames: Array) -> Array:
@@ -102,7 +103,7 @@ class Framing:
 
 
 class LedgerFraming(Framing):
-    """Entries, as DLedger's log has them. Stateless."""
+    """Entries, as in DLedger's log. Stateless."""
 
     kind = "DLedger"
     header_bytes = _SCALARS.size
@@ -142,7 +143,7 @@ class LedgerFraming(Framing):
         return len(frame) >= BLANK_BYTES and _START.unpack_from(frame) == (_BLANK_ENTRY, len(frame))
 
     def follow_each_other(self, log: Array, positions: Array, before: EntryNumber | None) -> int:
-        """As `Framing.follow_each_other`. One whose number is wrong stays between two that follow each other so."""
+        """As `Framing.follow_each_other`. A single wrong number between two right ones is accepted."""
         headers = _headers(log, positions)
         indexes, terms = headers["index"].astype(np.int64), headers["term"].astype(np.int64)
         if before is not None:

@@ -1,4 +1,4 @@
-"""Messages: what a publisher hands in, and what a reader gets (docs/format.md, 2)."""
+"""Messages as published and as read (docs/format.md, 2)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,12 +10,11 @@ from engine.record.kernel.decode import StoredMessage as StoredMessage
 
 
 class Message(Struct, frozen=True, gc=False):  # gc: many are made at once, and none is part of a cycle
-    """What a publisher hands in; `msgspec.structs.replace` makes another one like it. Immutable.
+    """A message to publish. Immutable; `msgspec.structs.replace` makes a changed copy.
 
-    `keys` and `tags` are written as the properties KEYS (joined by a space) and TAGS, first of all, unless `properties`
-    names them itself; the further properties follow in the mapping's order. `born_time_ms` None means the time of the
-    put, a host of None the store's own. `sys_flag` says how the body is compressed, if it is, and a transaction's
-    state; the bits for IPv6 are set when the message is encoded.
+    `keys` and `tags` are written first, as properties KEYS (joined by a space) and TAGS, unless `properties` has them;
+    the other properties follow in the mapping's order. `born_time_ms` None is the time of the put, a host of None is
+    the store's own. `sys_flag` has the compression type and a transaction's state; the encoder sets the bits for IPv6.
     """
 
     topic: str

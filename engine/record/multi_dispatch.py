@@ -1,7 +1,7 @@
-"""Multi-dispatch: secondary queues that a broker put a message in besides its own (LMQ; docs/format.md, 6).
+"""Multi-dispatch: secondary queues of a message besides its own (LMQ; docs/format.md, 6).
 
-INNER_MULTI_DISPATCH      names, joined by commas: what the publisher asks for
-INNER_MULTI_QUEUE_OFFSET  the queue offset in each, in the same order: what the broker answers, in the record
+INNER_MULTI_DISPATCH      queue names, joined by commas; set by the publisher
+INNER_MULTI_QUEUE_OFFSET  the queue offset in each, in the same order; set by the broker
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_NAME_BYTES = 255
 
 INNER_COUNT, INNER_BASE = "INNER_NUM", "INNER_BASE"
 MOST_INNER = (1 << 15) - 1
-"""Messages in one batch at most: a broker counts them in 16 bits."""
+"""Maximum number of messages in one batch: a broker counts them in 16 bits."""
 
 _OFFSET = re.compile(r"[0-9]{1,19}")
 _MAX_OFFSET = (1 << 63) - 1
@@ -37,21 +37,20 @@ class Slot(NamedTuple):
 
 
 def queue_names(properties: Mapping[str, str]) -> list[str]:
-    """The secondary queues that a message asks for, in order."""
+    """Names of the secondary queues in a message's properties, in order."""
     names = properties.get(MULTI_DISPATCH, "")
     return names.split(",") if names else []
 
 
 def slot_queue_id(name: str, queue_id: int) -> int:
-    """The queue of `name` that a message of queue `queue_id` is put in: a light queue (LMQ) has only queue 0."""
+    """Queue id under the secondary name for a message of queue `queue_id`: a light queue (LMQ) has only queue 0."""
     return 0 if name.startswith(LMQ_PREFIX) else queue_id
 
 
 def secondary_slots(properties: Mapping[str, str], queue_id: int) -> list[Slot]:
-    """The secondary slots that a stored record claims; none when its two lists do not match.
+    """The secondary slots in a stored record's properties; none when the two lists have different lengths.
 
-    A name that no directory can have, or an offset that is no number (RocketMQ 5 leaves those of other queues empty),
-    is skipped.
+    Names that no directory can have are skipped, and offsets that are not numbers (RocketMQ 5 leaves some empty).
     """
     names = queue_names(properties)
     offsets = properties.get(MULTI_QUEUE_OFFSET, "").split(",")
@@ -65,14 +64,14 @@ def secondary_slots(properties: Mapping[str, str], queue_id: int) -> list[Slot]:
 
 
 def inner_slots(properties: Mapping[str, str], first: Slot) -> list[Slot]:
-    """The secondary slots of a batch that is kept as one record: it takes a number for each of its messages. None when
-    it does not say how many these are, or other ones than from the record's own slot on."""
+    """The slots after `first` of an inner batch, which takes one queue offset for each message. Empty if its properties
+    have no valid count, or another base than `first`."""
     count = inner_count(properties, first.queue_offset)
     return [first._replace(queue_offset=first.queue_offset + number) for number in range(1, count)]
 
 
 def inner_count(properties: Mapping[str, str], queue_offset: int) -> int:
-    """How many numbers such a batch takes from its own, `queue_offset`, on; 0 where `inner_slots` has none."""
+    """Number of queue offsets that an inner batch takes from `queue_offset` on; 0: invalid properties."""
     count, base = properties.get(INNER_COUNT, ""), properties.get(INNER_BASE, "")
     if not _OFFSET.fullmatch(count) or not _OFFSET.fullmatch(base) or int(base) != queue_offset:
         return 0
@@ -80,8 +79,7 @@ def inner_count(properties: Mapping[str, str], queue_offset: int) -> int:
 
 
 def matches_slot(message: StoredMessage, slot: Slot) -> bool:
-    """Whether the record says that it stands there: in its own queue, as a batch with that number, too, or as in one of
-    its secondary slots."""
+    """Whether `slot` is the record's own slot, a slot of its inner batch, or one of its secondary slots."""
     if (message.topic, message.queue_id) == slot[:2]:
         number = slot.queue_offset - message.queue_offset
         if number == 0:
@@ -94,7 +92,7 @@ def matches_slot(message: StoredMessage, slot: Slot) -> bool:
 
 
 def can_have_queues(topic: str) -> bool:
-    """Whether a directory can have this name: no checksum covers the topic of a record, so it may be anything."""
+    """Whether a directory can have this name. A record's topic has no checksum, so it may be any text."""
     if not topic or topic in (".", "..") or "/" in topic or "\0" in topic:
         return False
     return len(topic.encode(errors="replace")) <= MAX_NAME_BYTES

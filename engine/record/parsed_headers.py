@@ -1,8 +1,8 @@
-"""Located records: the fixed fields of many records of a mapped file of the log, and where their parts are, as numpy
-arrays (docs/format.md, 2).
+"""Parsed headers: fixed fields and parts' positions of many records of a mapped log file, as numpy arrays
+(docs/format.md, 2).
 
-`parse_headers` reads them at given positions and checks them as `engine.record.record` checks one; the kernel's
-`read_sizes` reads no more than how long they are.
+`parse_headers` reads records at given positions and checks them as `engine.record.record` checks one; the kernel's
+`read_sizes` reads only their sizes.
 """
 
 from dataclasses import dataclass
@@ -39,16 +39,16 @@ PLACE = np.dtype(
         ("body_crc", "i4"),
     ]
 )
-"""Both as `engine.record.kernel.scan` has them."""
+"""The dtypes of `engine.record.kernel.scan`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedHeaders:
     """Records at `positions` (int64 (n,)) of `log` (uint8).
 
-    `headers` is HEADER; its `ok` says that magic, physical offset and sizes hold (no CRC). `places` is PLACE: starts
-    are positions in `log`, the body's size is as stored. Where `ok` is false, starts and sizes are 0 and the rest means
-    nothing.
+    `headers` is HEADER; `ok` means right magic, physical offset and sizes (CRCs are not checked). `places` is PLACE:
+    starts are positions in `log`, the body's size is as stored. Where `ok` is false, starts and sizes are 0, and other
+    fields are undefined.
     """
 
     log: Array
@@ -90,8 +90,8 @@ class ParsedHeaders:
 
 
 def misplaced(records: ParsedHeaders, topic: str, queue_id: int, first: int) -> Array:
-    """Which `ok` records (bool (n,)) name another position than queue offsets `first`, `first` + 1 … of that
-    queue."""
+    """Mask (bool (n,)) of the `ok` records whose topic, queue id or queue offset differs from the queue's slots
+    `first`, `first` + 1 …"""
     return kernel.misplaced(records.log, records.headers, records.places, topic.encode(), queue_id, first)
 
 
@@ -103,10 +103,10 @@ def parse_headers(
     *,
     whole: bool = True,
 ) -> ParsedHeaders:
-    """The records at `positions` (int64; what is no record is not `ok`) of `log` (uint8), which must be at
-    `physical_offsets`, if these are given; `is_ledger`: after headers.
+    """Parse the records at `positions` (int64) of `log` (uint8); other bytes are not `ok`, nor are records whose
+    physical offset differs from `physical_offsets`, if given. `is_ledger`: the records follow DLedger headers.
 
-    Unless `whole`, nothing after the bodies is read: what is `ok` may be no record yet, and has no topic or properties.
+    Without `whole`, bytes after the bodies are not read: topics and properties are empty, and not checked.
     """
     headers, places = np.empty(len(positions), HEADER), np.empty(len(positions), PLACE)
     kernel.parse_headers(log, positions, physical_offsets, is_ledger, whole, headers, places)

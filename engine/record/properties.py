@@ -16,6 +16,6 @@ UNIQUE_KEY = b"UNIQ_KEY"
 
 
 def split_keys(text: str) -> list[str]:
-    """The keys in a KEYS value: RocketMQ splits at single spaces and skips what is empty."""
+    """The keys in a KEYS value: RocketMQ splits at single spaces and skips empty keys."""
     keys = text.split(" ")
     return [key for key in keys if key] if "" in keys else keys

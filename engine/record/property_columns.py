@@ -21,19 +21,19 @@ _NOT_ASCII = 0x80
 
 @dataclass(frozen=True, slots=True)
 class Properties:
-    """The properties of n records, in stored order: valid UTF-8.
+    """The properties of n records, in stored order, as valid UTF-8.
 
-    Row i has the items [row_starts[i], row_starts[i + 1]) (int64 (n + 1,)). As RocketMQ reads them: no name or value is
-    empty, and of equal names in a row only the last is there.
+    Row i has the items [row_starts[i], row_starts[i + 1]) (int64 (n + 1,)). As in RocketMQ, items with an empty name or
+    value are left out, and all but the last of equal names in a row.
     """
 
     row_starts: Array
     names: CodedColumn
     values: ByteColumn
     stored_sizes: Array
-    """How long each row is in the log: int64 (n,)."""
+    """Bytes of each row in the log: int64 (n,)."""
     is_as_stored: bool
-    """False when a row may have become longer, for not all is UTF-8 in the log."""
+    """False when the log has invalid UTF-8, so that a row may be longer than stored."""
 
     @classmethod
     def of(cls, records: ParsedHeaders) -> Properties:
@@ -51,7 +51,7 @@ class Properties:
 
     @classmethod
     def concatenate(cls, parts: Sequence[Properties]) -> Properties:
-        """One after the other."""
+        """Concatenate properties."""
         ends = np.cumsum([0, *(len(part.names) for part in parts)])
         row_starts = [part.row_starts[:-1] + end for part, end in zip(parts, ends[:-1], strict=True)]
         return cls(
@@ -64,7 +64,7 @@ class Properties:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that are kept."""
+        """Bytes of memory in use."""
         arrays = (
             self.row_starts,
             self.stored_sizes,
@@ -88,7 +88,7 @@ class Properties:
 
 
 def words(texts: SliceColumn) -> tuple[Array, SliceColumn]:
-    """The words of each text, parted by spaces: (starts, words), row i has the words [starts[i], starts[i + 1])."""
+    """The words of each text, split at spaces: (starts, words), row i has the words [starts[i], starts[i + 1])."""
     none = np.zeros(len(texts), np.int64)
     rows, starts, sizes = kernel.words(texts.data, texts.starts, texts.sizes, none, none)
     firsts = np.append(0, np.cumsum(np.bincount(rows, minlength=len(texts))))
@@ -96,7 +96,7 @@ def words(texts: SliceColumn) -> tuple[Array, SliceColumn]:
 
 
 def _valid_text(offsets: Array, data: Array) -> tuple[Array, Array]:
-    """The same texts, one after the other, with U+FFFD for what is not UTF-8."""
+    """The same texts, contiguous, with U+FFFD for invalid UTF-8."""
     if data.max(initial=0) < _NOT_ASCII:
         return offsets, data
     try:

@@ -5,9 +5,8 @@
 Big-endian, no padding. The size in the fixed fields counts every byte of the record. Version 2, read but not written,
 has an i16 topic_size. A full file of the log ends in a blank: size = the bytes left, magic = BLANK_MAGIC.
 
-The body's CRC-32 is the only checksum. Damage of the rest shows in physical_offset, which must be where the record is,
-and in sizes that must add up; docs/format.md, 12 lists what nothing shows. `engine.record.parsed_headers` checks the
-same of many records at once.
+The body's CRC-32 is the only checksum. Other damage is found if physical_offset is wrong or the sizes do not add up;
+docs/format.md, 12 lists undetectable damage. `engine.record.parsed_headers` checks the same for many records at once.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,127}", re.ASCII)
 
 
 class RecordEncoder(Encoder):
-    """Makes records for one store. Thread safety: any thread may use it."""
+    """Encodes records for one store. Thread safety: any thread."""
 
     def __init__(self, store_host: Host, max_message_bytes: int) -> None:
-        """`store_host` is written to records of messages that name none; a body may have `max_message_bytes`."""
+        """`store_host` is the default for messages without one; a body may have up to `max_message_bytes`."""
         super().__init__(store_host.encode(), max_message_bytes, encode_topic)
 
 
 def encode_topic(topic: str) -> bytes:
-    """The topic as stored, its size byte in front. IllegalMessageError."""
+    """The topic as stored, after its size byte. IllegalMessageError."""
     problem = topic_problem(topic)
     if problem is not None:
         raise IllegalMessageError(f"topic {topic!r} {problem}")
@@ -51,12 +50,12 @@ def encode_topic(topic: str) -> bytes:
 
 
 def check_message(message: Message, max_message_bytes: int) -> None:
-    """Raise what a put of `message` would say of it: IllegalMessageError, MessageTooLargeError."""
+    """Raise the error that a put of `message` would raise: IllegalMessageError, MessageTooLargeError."""
     RecordEncoder(Host(bytes(4), 0), max_message_bytes).encode(message, 0, 0)
 
 
 def topic_problem(topic: str) -> str | None:
-    """Why no record can have this topic, None when it can: 1 to 127 characters of a-z A-Z 0-9 % | _ -."""
+    """Reason why a topic is illegal, else None: it must have 1 to 127 characters of a-z A-Z 0-9 % | _ -."""
     if _TOPIC.fullmatch(topic):
         return None
     if not 1 <= len(topic) <= MAX_TOPIC_BYTES:
@@ -65,16 +64,14 @@ def topic_problem(topic: str) -> str | None:
 
 
 def encode_blank(size: int) -> bytes:
-    """The header of the blank that takes the last `size` bytes of a file of the log."""
+    """The header of the blank that fills the last `size` bytes of a log file."""
     return _BLANK.pack(size, BLANK_MAGIC)
 
 
 def record_problem(view: memoryview, physical_offset: int, *, property_crc: bool = False) -> str | None:
-    """Why there is no whole record at the start of `view`, None when there is: sizes, physical offset, body
-    CRC.
+    """Reason why there is no whole record at the start of `view`, else None: checks sizes, physical offset, body CRC.
 
-    With `property_crc`, the checksum over the whole record that RocketMQ 5 can be told to write is verified as well,
-    where there is one.
+    `property_crc` also checks RocketMQ 5's optional checksum over the whole record.
     """
     try:
         message = decode_record(view, physical_offset)
@@ -86,12 +83,12 @@ def record_problem(view: memoryview, physical_offset: int, *, property_crc: bool
 def has_lost_sector(
     view: memoryview, size: int, physical_offset: int, topic_position: int, properties_position: int
 ) -> bool:
-    """Whether a disk sector that begins after the body of the record at the start of `view`, `size` bytes long, reads
-    as zeros to its end: as a write that power loss tore leaves it.
+    """Whether a disk sector after the body of the record at the start of `view` (`size` bytes) has only zeros, as a
+    write torn by a power loss leaves it.
 
-    Only recovery asks, of records that our own writer may not have brought to disk: we write no zeros there, others
-    may. Sectors begin at multiples of 512 of the physical offset, as files of the log do. The two zeros that say "no
-    properties" are none lost.
+    Recovery uses this for records that our own writer may not have flushed: it writes no zeros there, other writers
+    may. Sectors begin at physical offsets that are multiples of 512, as log files do. The two zeros of an empty
+    properties size don't count as lost.
     """
     end = size if properties_position < size else size - 2
     start = topic_position + -(physical_offset + topic_position) % SECTOR_BYTES
@@ -103,8 +100,8 @@ def has_lost_sector(
 
 
 class FrameExtent(NamedTuple):
-    """How long a record is that may be damaged: by its size field and by its parts, None where that can't be.
-    `parts_fit`: the body's CRC and a legal topic say that its parts are where they were."""
+    """Size in bytes of a possibly damaged record: by its size field and by its parts; None: impossible. `parts_fit`: a
+    right body CRC and a legal topic confirm the parts."""
 
     by_size: int | None
     by_parts: int | None
@@ -112,7 +109,7 @@ class FrameExtent(NamedTuple):
 
 
 def frame_extent(view: memoryview, physical_offset: int) -> FrameExtent:
-    """What the sizes in a record at the start of `view` say, whatever its magic and physical offset are."""
+    """The sizes of a record at the start of `view`; its magic and physical offset are not checked."""
     try:
         header = read_header(view, physical_offset)
     except DamagedRecordError:
@@ -140,8 +137,7 @@ _PROPERTY_CRC_MARK = b"__CRC32#\x01"
 
 
 def property_crc_problem(record: memoryview) -> str | None:
-    """What is wrong with RocketMQ 5's checksum in the last 20 bytes of `record`; None when it is right or there is
-    none."""
+    """Mismatch of RocketMQ 5's checksum in the last 20 bytes of `record`; None: it is right or absent."""
     end = bytes(record[-_PROPERTY_CRC_BYTES:])
     if not end.startswith(_PROPERTY_CRC_MARK):
         return None

@@ -1,6 +1,6 @@
-"""Scan: finds the records of a file of the commit log, checks each, and says where they end (docs/format.md, 8).
+"""Scan: finds and checks the records of a commit log file, up to the end of the valid ones (docs/format.md, 8).
 
-All is checked for many records at once. No object is made for a message.
+Many records are checked at once, without an object for each message.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from engine.record.record import decode_record, record_problem
 Array = np.ndarray[Any, Any]
 
 CHUNK_BYTES = 8 << 20
-"""Enough to make little of the calls; more would not stay in the processor's cache from one look to the next."""
+"""Bytes scanned at once: many enough to make calls cheap, few enough for the processor's cache."""
 _SEARCH_BYTES = 1 << 20
 _MOST_READ = 8
-"""A search reads so many times the bytes that it covers, at most: what is no record may claim any length."""
+"""Limit of bytes read by a search, as a multiple of its range: bytes that are no record may claim any size."""
 _FOUND_AT_ONCE = 4096
 
 
 class ScanStop(Enum):
-    """Why a scan went no further."""
+    """Reason why a scan ended."""
 
     END = "the end that was asked for"
     BLANK = "the blank at the file's end"
@@ -47,7 +47,7 @@ class ScanStop(Enum):
 
 
 class FoundProperties(NamedTuple):
-    """The values of the properties that dispatch asks for: each (starts, sizes), as `find_properties` returns them."""
+    """The property values for dispatch: each (starts, sizes), as returned by `find_properties`."""
 
     tags: tuple[Array, Array]
     unique_key: tuple[Array, Array]
@@ -63,9 +63,9 @@ class ScannedRecords:
     """A run of whole records of one file, in log order. The topic of row i is topics[topic_rows[i]] (int64 (n,)).
 
     `records.log` is the scanned file's memory: drop the scan before the file is closed. `end` is the position just past
-    the last frame; `bare_frames` of those have no record. `stop` is set in the last chunk of a scan only: why it ends
-    at `end`; `problem` says what is wrong there when that is DAMAGED. `number` is that of the newest frame, if frames
-    have any. `slots` are the secondary slots of rows by multi-dispatch; a scan believes in none, see `QueueSequence`.
+    the last frame; `bare_frames` frames have no record. Only the last chunk of a scan has `stop`, the reason for its
+    end, and `problem`, which describes DAMAGED. `number` is the entry number of the newest frame, if frames have
+    numbers. `slots`: secondary slots of rows by multi-dispatch; `QueueSequence` sets them, not the scan.
     """
 
     records: ParsedHeaders
@@ -83,7 +83,7 @@ class ScannedRecords:
 
     @cached_property
     def properties(self) -> FoundProperties:
-        """Looked for once, when they are first asked for."""
+        """The property values; they are searched at the first access."""
         return FoundProperties(*find_properties(self.records, _ASKED_FOR))
 
     @cached_property
@@ -93,8 +93,8 @@ class ScannedRecords:
 
     @cached_property
     def index_keys(self) -> tuple[Array, Array]:
-        """What the index holds of these records: (rows, hashes), rows ascending, the unique key of a row first; int64
-        and int32 (k,). Of a batch kept as one record, its messages' keys, too."""
+        """Index entries of these records: (rows, hashes), int64 and int32 (k,), rows ascending, the unique key of a row
+        first. They include keys of messages in inner batches."""
         log, properties = self.records.log, self.properties
         rows, starts, sizes = words(log, *properties.keys, *properties.unique_key)
         key_hashes = slices_index_hashes(topic_hashes(self.topics)[self.topic_rows[rows]], log, starts, sizes)
@@ -108,7 +108,7 @@ class ScannedRecords:
         return rows[order], np.concatenate([key_hashes, np.array(inner, key_hashes.dtype)])[order]
 
     def prepare(self) -> None:
-        """Look for all of it now: mostly in loops of the kernel, while other threads run."""
+        """Compute all cached values now, mostly in kernel loops without the GIL."""
         _ = self.tag_hashes, self.index_keys
 
 
@@ -123,12 +123,12 @@ def scan_records(
     verify: bool = True,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[ScannedRecords]:
-    """The records of a file (`view`, at `base_physical_offset` of the log) from position `start` on, where a frame
-    begins, in chunks: those that begin within `chunk_bytes`.
+    """Yields the records of a file (`view`, at physical offset `base_physical_offset`) from the frame at position
+    `start` on, in chunks of frames that begin within `chunk_bytes`. No frame goes past `end`.
 
-    None goes past `end`. There is always a last chunk, perhaps empty, with `stop` set: END exactly at `end`, BLANK at a
-    blank that ends at the view's end, ZEROS at eight zero bytes or fewer left, DAMAGED at anything else.
-    `verify` checks bodies' CRCs too. `before` is the number of the frame before `start`, None if that is not known.
+    The last chunk, which may be empty, has `stop`: END exactly at `end`, BLANK at a blank that ends at the view's end,
+    ZEROS at eight zero bytes or fewer left, DAMAGED at anything else. `verify` also checks bodies' CRCs. `before` is
+    the entry number of the frame before `start`, None if unknown.
     """
     log = np.frombuffer(view, np.uint8)
     stop = None
@@ -161,7 +161,7 @@ def scan_records(
 
 
 def stop_at(view: memoryview, position: int, end: int, framing: Framing = PLAIN) -> ScanStop:
-    """What is at `position`, where no good frame starts."""
+    """Reason why no good frame starts at `position`."""
     if position == end:
         return ScanStop.END
     if end - position < BLANK_BYTES:
@@ -172,9 +172,10 @@ def stop_at(view: memoryview, position: int, end: int, framing: Framing = PLAIN)
 
 
 def record_starts(view: memoryview, start: int, end: int, base_physical_offset: int) -> tuple[Array, Array]:
-    """Positions in [start, end) of a file where what looks like a record begins, and ends by `end`: magic and physical
-    offset are right; and the sizes that they name. int64 (n,), ascending. A body may hold such. Of framed records,
-    those are positions after the frames' headers."""
+    """Positions in [start, end) of possible records that end by `end`, and their claimed sizes: int64 (n,), ascending.
+
+    Magic and physical offset are right; they may still be part of a body. Positions are those of records, not frames.
+    """
     log = np.frombuffer(view, np.uint8)[:end]
     starts = placed_headers(view, start, end, base_physical_offset)
     sizes = items_at(log, starts, 4).view(">i4").astype(np.int64)
@@ -183,8 +184,8 @@ def record_starts(view: memoryview, start: int, end: int, base_physical_offset: 
 
 
 def placed_headers(view: memoryview, start: int, end: int, base_physical_offset: int) -> Array:
-    """Positions in [start, end) of a file where magic and physical offset are those of a record there, which may reach
-    further: int64 (n,), ascending."""
+    """Positions in [start, end) of a file with a record's magic and right physical offset: int64 (n,), ascending. The
+    records may end after `end`."""
     log, positions = np.frombuffer(view, np.uint8), np.empty(_FOUND_AT_ONCE, np.int64)
     found, count = [], _FOUND_AT_ONCE
     while count == _FOUND_AT_ONCE:
@@ -202,11 +203,10 @@ def find_chained_record(
     is_believed: Callable[[StoredMessage], bool],
     framing: Framing = PLAIN,
 ) -> int | None:
-    """The first position in [start, end) of a file where a frame with a whole record begins, from which one frame
-    follows another to a position that `ends_well`.
+    """The first position in [start, end) of a frame with a whole record that begins an unbroken chain of frames up to a
+    position for which `ends_well` is true; None: there is none.
 
-    A record in somebody's body is followed by the rest of what holds it, which is none. However many seem to begin
-    there, little more than the bytes between are read.
+    A record inside a body has no such chain. The bytes read are limited, however many records seem to begin there.
     """
     header_bytes = framing.header_bytes
     starts, sizes = record_starts(view, start + header_bytes, end, base_physical_offset)
@@ -236,7 +236,7 @@ def find_chained_record(
 
 
 def holds_record(view: memoryview, start: int, end: int, base_physical_offset: int) -> bool:
-    """Whether a whole record begins anywhere in [start, end); also when finding out would take too long."""
+    """Whether a whole record begins in [start, end); also True when the search reaches its limit of bytes."""
     read = 0
     starts, sizes = record_starts(view, start, end, base_physical_offset)
     for position, size in zip(starts.tolist(), sizes.tolist(), strict=True):
