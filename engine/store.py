@@ -207,7 +207,7 @@ class MessageStore:
         self._refusal.close()
         try:
             durable = self._write_side is not None and self._write_side.close()
-            with self._summing:  # who is at it has little time
+            with self._summing:  # another thread sums only for a short time
                 if self._write_side is not None:
                     noted = [queue for queue in self._parts.queues.opened() if queue.text_blocks]
                     self._sums.keep({*self._sums.in_use, *noted}, CLOSING_S)

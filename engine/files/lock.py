@@ -119,7 +119,7 @@ def writer_of(store: Path) -> int | None:
 
 
 def file_id(found: os.stat_result) -> FileId:
-    """Identity of a file, whatever its paths are."""
+    """Identity of a file, independent of its path: device and inode numbers."""
     return found.st_dev, found.st_ino
 
 

@@ -10,7 +10,7 @@ files below a store, by these rules:
 - A new file gets a name that did not exist (O_EXCL), or none, so a planted file is never written.
 - Only regular files are opened. A FIFO, socket or device is refused without waiting.
 - A file with several names is not written if its owner is not its folder's: it may be a planted hard link.
-- Files and folders made by root get the owner of their folder, who can use them later.
+- Files and folders made by root get the owner of their folder, so that this user can change them later.
 - The folders of a store open for writing are held: once their path leads to another folder or to none (the store was
   moved, its disk unmounted), no file there is opened for writing, made or removed.
 

@@ -17,7 +17,7 @@ from engine.record.kernel.columns import SIZED, gather, number
 Array = np.ndarray[Any, Any]
 
 _MOST_DIFFERENT, _LEAST_ALIKE, _LONGEST_BYTES = 4096, 32, 1 << 15
-"""Limits of a coded column: number of different texts, average rows a text, and bytes of a text."""
+"""Limits of a coded column: most different texts, least average rows a text, most bytes of a text."""
 
 
 def items_at(data: Array, positions: Array, size: int) -> Array:
