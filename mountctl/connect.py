@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from engine import AnotherStoreError, MessageStore, NotAStoreError, OpenMode, StoreConfig, writer_of
+from engine import AnotherStoreError, MessageStore, NotAStoreError, OpenMode, StoreConfig, StoreError, writer_of
 from mountctl.client import StoreClient
 from mountctl.errors import CommandError, one_line
 from mountctl.local_store import LocalStore, opened
@@ -190,6 +190,7 @@ def _beside(path: Path, daemon: MountClient, remedy: str) -> Iterator[LocalStore
         while _is_behind(store, status):
             if time.monotonic() > give_up:
                 reason = f"the log can be read up to byte {store.physical_end:,} here, and the daemon has more"
+                reason = "; ".join([reason, *store.not_shown])
                 raise CommandError(reason, remedy, os.EX_IOERR)
             time.sleep(LOOK_SECONDS)
             store.refresh()
@@ -199,8 +200,24 @@ def _beside(path: Path, daemon: MountClient, remedy: str) -> Iterator[LocalStore
 def _is_behind(store: MessageStore, status: Mapping[str, Any]) -> bool:
     """Whether a store shows less than its daemon said that it has; in a store without queues both derive them."""
     stats = status["stats"]
-    lacks_queues = status["mode"] == "follow" and stats["queues_derived"] and not store.queues_derived
-    return bool(lacks_queues) or store.physical_end < stats["physical_end"]
+    if status["mode"] == "follow" and stats["queues_derived"] and not store.queues_derived:
+        return True
+    if store.physical_end >= stats["physical_end"]:
+        return False
+    # The daemon's log ends behind pages that the disk refuses, in which there may be no message.
+    return not store.not_shown or any(
+        _end_of(store, topic, int(queue)) < bounds["max_offset"]
+        for topic, its in status["topics"].items()
+        for queue, bounds in its["queues"].items()
+    )
+
+
+def _end_of(store: MessageStore, topic: str, queue: int) -> int:
+    """The queue offset after the newest message; -1 where that can't be read."""
+    try:
+        return store.bounds(topic, queue).max_offset
+    except StoreError:
+        return -1
 
 
 def _require_follower(place: Place, mount: Mount) -> None:
