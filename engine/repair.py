@@ -32,7 +32,6 @@ from engine.open.offline import check_at_rest, check_store
 from engine.open.open import begin_writing, open_store_files
 from engine.open.preflight import is_new, refuse_obstacles, refuse_read_only_end, refuse_unreadable, refuse_unwritable
 from engine.open.quarantine import (
-    DAMAGED,
     cut_long_files,
     keep_records,
     quarantine_config,
@@ -193,7 +192,7 @@ def _frame(layout: StoreLayout, config: StoreConfig, files: FileQueue, start: in
         return f"left {what} as they are: {file.path.parent} is only read"
     if unread_end(file, first, last) > first:  # the bytes may be good, and readable again once the disk recovers
         return f"left {what} as they are: the disk refuses to read them, and readers pass them"
-    kept = keep_bytes(layout.own / DAMAGED, file, first, last, config.disk)
+    kept = keep_bytes(layout.quarantine, file, first, last, config.disk)
     write_tombstone(file, first, last, time_ms)
     file.sync()
     return f"framed {what}, so that readers pass them; a copy is in {kept.relative_to(layout.root)}"

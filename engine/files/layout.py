@@ -130,6 +130,11 @@ class StoreLayout:
         return self.root / "fsstore"
 
     @property
+    def quarantine(self) -> Path:
+        """Copies of bytes and files that a repair or a recovery cut, framed or set aside."""
+        return self.own / "damaged"
+
+    @property
     def coverage(self) -> Path:
         """Recovery point: physical offset before which derived data is on disk."""
         return self.own / "coverage.json"

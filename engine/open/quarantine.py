@@ -27,7 +27,6 @@ from engine.settings.config_file import BACKUP_SUFFIX, intact
 if TYPE_CHECKING:
     from engine.files.file_queue import FileQueue
 
-DAMAGED = "damaged"
 """Folder below `StoreLayout.own`."""
 
 
@@ -89,7 +88,7 @@ def keep_records(layout: StoreLayout, files: FileQueue, end: int, disk: Disk) ->
             continue
         last = min(last + CLOSING_ZEROS, len(pages))
         if holds_record(pages, first, last, file.start):
-            kept = keep_bytes(layout.own / DAMAGED, file, first, last, disk).relative_to(layout.root)
+            kept = keep_bytes(layout.quarantine, file, first, last, disk).relative_to(layout.root)
             yield (
                 f"{last - first:,} bytes at physical offset {file.start + first} were cut, which hold whole records"
                 f" that are none of this log's: a copy is in {kept}"
@@ -100,7 +99,7 @@ def quarantine(layout: StoreLayout, path: str, disk: Disk) -> Path:
     """Move `path`, below the store's folder, to the quarantine, durably; return its new path. OSError."""
     source = layout.root / path
     kept = path if source.is_relative_to(layout.root) else f"commitlog/{source.name}"
-    target = _free_name(layout.own / DAMAGED / kept)
+    target = _free_name(layout.quarantine / kept)
     for changed in make_directory(target.parent):
         disk.sync_directory(changed)
     rename(source, target)
@@ -131,7 +130,7 @@ def cut_long_files(layout: StoreLayout, file_bytes: int, disk: Disk) -> Iterator
             if problem.kind == "long":
                 size = problem.found_bytes
                 file = MappedFile(problem.path, size, Access.WRITE, start=int(problem.path.name), disk=disk)
-                kept = keep_bytes(layout.own / DAMAGED, file, file_bytes, size, disk)
+                kept = keep_bytes(layout.quarantine, file, file_bytes, size, disk)
                 file.close()
                 _cut(problem.path, file_bytes)
                 yield f"cut {problem.path.name} to its size; what it had more is in {kept.relative_to(layout.root)}"

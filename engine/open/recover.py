@@ -39,7 +39,7 @@ from engine.log.scan import LogScan
 from engine.log.sequence import SPARE, Seed
 from engine.log.tombstone import fits_tombstone, keep_bytes, write_tombstone
 from engine.log.unread import Range, UnreadRanges, keep_entries, parts_of
-from engine.open.quarantine import DAMAGED, keep_records, quarantine, written_after
+from engine.open.quarantine import keep_records, quarantine, written_after
 from engine.record.header import MIN_RECORD_BYTES
 from engine.record.log_framing import Framing
 from engine.record.record import decode_record
@@ -479,7 +479,7 @@ class _Recovery:
                 continue
             first, last = damage.start - file.start, min(damage.end - file.start, file.size)
             if self._parts.access is Access.WRITE:
-                keep_bytes(self._parts.layout.own / DAMAGED, file, first, last, self._parts.disk)
+                keep_bytes(self._parts.layout.quarantine, file, first, last, self._parts.disk)
             if fits_tombstone(first, last, file.size):
                 write_tombstone(file, first, last, damage.since_ms)
 
