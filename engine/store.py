@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +30,7 @@ from engine.errors import (
 )
 from engine.events import Listeners, StoreListener
 from engine.files.disk import disk_space, is_refused_by_disk, write_own_file
-from engine.files.paths import store_root, unlink
+from engine.files.paths import open_file, store_root, unlink
 from engine.log.commit_log import FileHold
 from engine.open.check import check_store_files
 from engine.open.follower import Follower
@@ -295,13 +296,16 @@ class MessageStore:
         self._refusal.when_flush_fails(call)
 
     def disk_takes_writes(self) -> bool:
-        """Whether a stopped store may be reopened for writing: a small file can be written below it, and the disk has
-        space for the next log files. Waits for the disk."""
+        """Whether a stopped store may be reopened for writing: the newest log file can be opened, a small file can be
+        written, and the disk has space for the next log files. Waits for the disk."""
         layout, log_bytes = self._parts.layout, self.sizes.commit_log_bytes
         room = max(free for free, _ in map(disk_space, layout.commit_log.writable))
         if room < ROOM_FACTOR * log_bytes:
             return False
+        newest = self._log.files.last
         try:
+            if newest is not None:
+                os.close(open_file(newest.path, os.O_RDWR))
             write_own_file(layout.own / "probe", None, self._parts.disk)
             unlink(layout.own / "probe")
         except (StoreError, OSError):

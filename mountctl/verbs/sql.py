@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -93,6 +93,7 @@ def command(
         raise missing("DuckDB", "sql") from None
     between = Between(*(None if text is None else parse_time(text) for text in (begin, end)))
     with mounted_tree(place) as mountpoint, duckdb.connect() as connection:
+        server = _status(mountpoint)["pid"]
         try:
             connection.execute("set enable_progress_bar = false; set TimeZone = 'UTC'")
             if not unsafe:
@@ -111,7 +112,7 @@ def command(
                 _execute(connection, f"copy ({_bare(last.query)}\n) to {into}")
             else:
                 _print(connection, last.query, as_csv=as_csv, as_json=as_json)
-            return _tell_left_out(connection, mountpoint, sorted(files))
+            return _tell_left_out(connection, mountpoint, sorted(files), server)
         except duckdb.CatalogException as error:
             topics = ", ".join(sorted(bounds(str(mountpoint)))) or "none yet"
             raise CommandError(str(error).splitlines()[0], f"there are topics: {topics}", os.EX_USAGE) from None
@@ -158,11 +159,17 @@ def _make_views(connection: DuckDBPyConnection, mountpoint: Path, query: str, be
     return found
 
 
-def _tell_left_out(connection: DuckDBPyConnection, mountpoint: Path, files: list[str]) -> int:
-    """Say on standard error how many damaged messages the tables are without; the exit code. Each file says it of
-    itself: asked where any of the mount was without some, since a query may end before it opens all of its own."""
-    status = json.loads((mountpoint / "@store/status.json").read_bytes())
-    if not files or not status["parquet"]["left_out_messages"]:
+def _status(mountpoint: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((mountpoint / "@store/status.json").read_bytes())
+    return found
+
+
+def _tell_left_out(connection: DuckDBPyConnection, mountpoint: Path, files: list[str], server: int) -> int:
+    """Print to standard error how many damaged messages the tables lack; the exit code. Each file has its own number.
+    The files are read where the mount has left out any messages, or is served by another process than `server`, which
+    the query began with: that one's count is gone."""
+    status = _status(mountpoint)
+    if not files or (status["pid"] == server and not status["parquet"]["left_out_messages"]):
         return 0
     facts = f"parquet_kv_metadata([{', '.join(map(_text, map(_escaped, files)))}])"
     asked = f"select sum(value::varchar::int) from {facts} where key::varchar = 'fsstore.left_out'"
