@@ -237,14 +237,21 @@ def test_repair_of_a_store_that_was_not_closed_recovers_it(store: Path) -> None:
     assert readable(store) == set(range(COUNT))
 
 
-def test_keys_that_a_dead_writer_had_in_memory_are_no_finding(tmp_path: Path) -> None:
-    config = replace(SMALL, sizes=replace(SMALL_SIZES, index_entries=4000))
-    with killed(tmp_path / "store", tmp_path / "killed", config) as store:
+MANY_KEYS = replace(SMALL, sizes=replace(SMALL_SIZES, index_entries=4000))
+
+
+def killed_with_keys_in_memory(folder: Path) -> None:
+    """A store at `killed` with 40 keys, of which 20 are in the index file."""
+    with killed(folder / "store", folder / "killed", MANY_KEYS) as store:
         store.put_batch([Message("T", b"x", keys=[f"K{number}"]) for number in range(20)], 0)
         store.flush()
         store.put_batch([Message("T", b"x", keys=[f"K{number}"]) for number in range(20, 40)], 0)
+
+
+def test_keys_that_a_dead_writer_had_in_memory_are_no_finding(tmp_path: Path) -> None:
+    killed_with_keys_in_memory(tmp_path)
     require_clean(check_store(tmp_path / "killed"))
-    with MessageStore.open(tmp_path / "killed", config) as store:
+    with MessageStore.open(tmp_path / "killed", MANY_KEYS) as store:
         assert [len(list(store.query("T", f"K{number}"))) for number in range(40)] == [1] * 40
         [path] = (tmp_path / "killed/index").iterdir()
     (tmp_path / "killed/abort").touch()  # of keys that are in the files each is looked for
@@ -255,11 +262,7 @@ def test_keys_that_a_dead_writer_had_in_memory_are_no_finding(tmp_path: Path) ->
 
 
 def test_a_wrong_time_is_found_beside_keys_that_a_dead_writer_had_in_memory(tmp_path: Path) -> None:
-    config = replace(SMALL, sizes=replace(SMALL_SIZES, index_entries=4000))
-    with killed(tmp_path / "store", tmp_path / "killed", config) as store:
-        store.put_batch([Message("T", b"x", keys=[f"K{number}"]) for number in range(20)], 0)
-        store.flush()
-        store.put_batch([Message("T", b"x", keys=[f"K{number}"]) for number in range(20, 40)], 0)
+    killed_with_keys_in_memory(tmp_path)
     [path] = (tmp_path / "killed/index").iterdir()
     with path.open("r+b") as file:
         file.seek(-(4000 - 5) * 20 + 12, 2)
