@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from engine.errors import ReadError
 from engine.record.kernel.columns import SIZED, gather, number
+from engine.record.kernel.files import require_read
 
 Array = np.ndarray[Any, Any]
 
@@ -75,7 +77,8 @@ class ByteColumn:
 @dataclass(frozen=True, slots=True)
 class SliceColumn:
     """n byte strings: the i-th is data[starts[i]:starts[i] + sizes[i]]; both int64 (n,), `data` uint8, which may be the
-    mapped log."""
+    mapped log. Each copy is made first and then checked: RefusedReadError or TruncatedFileError if the disk refused one
+    of its bytes, or its file was cut."""
 
     data: Array
     starts: Array
@@ -85,7 +88,10 @@ class SliceColumn:
         return len(self.starts)
 
     def __getitem__(self, row: int) -> bytes:
-        return self.data[self.starts[row] : self.starts[row] + self.sizes[row]].tobytes()
+        start, size = int(self.starts[row]), int(self.sizes[row])
+        copied = self.data[start : start + size].tobytes()
+        require_read(self.data.data, start, size)
+        return copied
 
     def take(self, rows: Array | slice) -> SliceColumn:
         """Only the texts at `rows` (a slice, indices or a mask)."""
@@ -93,18 +99,34 @@ class SliceColumn:
 
     def packed(self) -> ByteColumn:
         """A contiguous copy."""
-        return ByteColumn(*gather(self.data, self.starts, self.sizes))
+        copied = ByteColumn(*gather(self.data, self.starts, self.sizes))
+        self._require_read()
+        return copied
 
     def joined(self, border: bytes) -> tuple[Array, Array]:
         """A contiguous copy with the byte `border` before each text and after the last one: (positions of the borders,
         int64 (n + 1,); the bytes, uint8)."""
         target = np.empty(int(self.sizes.sum()) + len(self) + 1, np.uint8)
         target[-1] = border[0]
-        return gather(self.data, self.starts, self.sizes, border[0], target)
+        copied = gather(self.data, self.starts, self.sizes, border[0], target)
+        self._require_read()
+        return copied
 
     def put_sized(self, target: Array) -> None:
         """Write the texts to `target` (uint8), each after its size, i32 little-endian."""
         gather(self.data, self.starts, self.sizes, SIZED, target)
+        self._require_read()
+
+    def _require_read(self) -> None:
+        """RefusedReadError, TruncatedFileError: one of the texts is on a page that was refused."""
+        if not len(self):
+            return
+        first, end = int(self.starts.min()), int((self.starts + self.sizes).max())
+        try:
+            require_read(self.data.data, first, end - first)
+        except ReadError:  # perhaps between the texts
+            for start, size in zip(self.starts.tolist(), self.sizes.tolist(), strict=True):
+                require_read(self.data.data, start, size)
 
     def numbered(self) -> CodedColumn:
         """A coded column with the different texts in order of first occurrence."""

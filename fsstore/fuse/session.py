@@ -5,7 +5,7 @@ Requests are handled one after the other on trio's thread:
 
     receive, handle, reply ──► receive …
             │ none waits: poll in place; none for LINGER_MS: wait through trio
-            │ several wait: receive up to READ_AT_MOST, then handle one of each user in turn (turns)
+            │ CROWD_REQUESTS came without a wait: receive up to READ_AT_MOST, handle one of each user in turn (turns)
 
 Most answers need no waiting, and a trio checkpoint for each would cost more than the answer. trio runs after
 TURN_REQUESTS requests, after BUSY_REQUESTS while a request waits for slow work or for pyfuse3, and whenever the kernel
@@ -242,6 +242,10 @@ class Channel:
 TURN_REQUESTS, BUSY_REQUESTS = 256, 8
 """Requests to answer before trio's other tasks run; the second while a request waits for slow work or for pyfuse3."""
 
+CROWD_REQUESTS = 4
+"""So many requests that come without a wait show that several processes ask at once. One process rarely has more than
+two: the kernel does not wait for the answer to RELEASE. Reading ahead for one would cost a call and a copy each."""
+
 READ_AT_MOST = 256
 """Requests read at most between two answers: reading a thousand that came at once takes some milliseconds."""
 
@@ -316,13 +320,14 @@ class RequestLoop:
                 self._ending()
 
     async def _take_requests(self, nursery: trio.Nursery) -> None:
-        taken = 0
+        taken = at_once = 0
         while self._channel.is_mounted:
             is_busy = self._slow or self._relay.waiting
             if taken >= (BUSY_REQUESTS if is_busy else TURN_REQUESTS):
                 await trio.lowlevel.checkpoint()
                 taken = 0
-            request = self._next()
+            request = self._next(read_on=at_once >= CROWD_REQUESTS)
+            at_once = at_once + 1 if request is not None else 0
             if request is not None:
                 taken += 1
                 self._take(request, nursery)
@@ -331,14 +336,15 @@ class RequestLoop:
                 await self._channel.wait()
                 taken = 0
 
-    def _next(self) -> memoryview | None:
-        """The next request that has come, of the user in turn; None: there is none yet."""
+    def _next(self, read_on: bool) -> memoryview | None:
+        """The next request that has come; None: there is none yet. `read_on`: read those that came after it, too, and
+        return that of the user in turn."""
         channel, requests = self._channel, self._requests
         first = None
         if not requests:
             first = channel.receive()
-            if first is None:
-                return None
+            if first is None or not read_on:
+                return first
         for _ in range(READ_AT_MOST):
             if not requests.has_room or (request := channel.receive()) is None:
                 break

@@ -213,7 +213,7 @@ class Case:
         self._lives = 0
         self._durable_end = 0
         self._unhurt = True
-        self._is_comparable = True
+        self._is_comparable = self._is_shared_known = True
         self._numbers_stay = True
         self._excused: set[Place] = set()
         self._adrift: set[bytes] = set()
@@ -523,8 +523,8 @@ class Case:
                 self._require_all(store)
         if how == "repair":
             # nothing but queues tells a repair that multi-dispatch was on
-            is_known = not self._config.multi_dispatch or "log alone" not in self.done
-            self._is_comparable = self._unhurt and is_known
+            self._is_shared_known = not self._config.multi_dispatch or "log alone" not in self.done
+            self._is_comparable = self._unhurt and self._is_shared_known
             list(repair_store(self._path))
             self._keyless = set()
             self._wrong += [f"repaired: {problem}" for problem in check_store(self._path)][:3]
@@ -576,7 +576,7 @@ class Case:
             try:
                 found = store.get(*place)
             except ReadError as error:
-                if self._unhurt:
+                if self._unhurt and (place in self._account.places or self._is_shared_known):
                     self._wrong.append(f"{place}: {error}")
                 continue
             sent = self._account.places.get(place)

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import count as count_from
 from pathlib import Path
 
@@ -273,3 +274,24 @@ def test_a_copied_body_is_never_the_zeros_of_a_file_that_was_cut(tmp_path: Path)
             with pytest.raises(error):
                 message.copy_body()
             log.write_bytes(whole)
+
+
+def test_bodies_that_are_copied_together_are_never_the_zeros_of_a_file_that_was_cut(tmp_path: Path) -> None:
+    bodies = [b"%d" % number * 9_000 for number in range(1, 4)]
+    with MessageStore.open(tmp_path / "store", create=True) as store:
+        for body in bodies:
+            store.put(Message("T", body), 0)
+    with MessageStore.open(tmp_path / "store", StoreConfig(mode=OpenMode.READ_ONLY)) as store:
+        [found] = store.holding("T", 0, 0, 3, [], False, lambda queue_offset: None)
+        assert bytes(found.bodies.joined(b"\n")[1]) == b"\n" + b"\n".join(bodies) + b"\n"
+        os.truncate(tmp_path / "store/commitlog" / f"{0:020d}", 3 * mmap.PAGESIZE)
+        first, last = found.bodies.take(np.array([0])), found.bodies.take(np.array([2]))
+        for copy in (
+            partial(last.__getitem__, 0),
+            last.packed,
+            found.bodies.packed,
+            partial(found.bodies.joined, b"\n"),
+        ):
+            with pytest.raises(TruncatedFileError):
+                copy()
+        assert first[0] == bytes(first.packed().data) == bodies[0]
