@@ -246,6 +246,13 @@ CROWD_REQUESTS = 4
 """So many requests that come without a wait show that several processes ask at once. One process rarely has more than
 two: the kernel does not wait for the answer to RELEASE. Reading ahead for one would cost a call and a copy each."""
 
+BURST_REQUESTS, PAUSE_S, OTHERS_S = 8, 0.0005, 1.0
+"""While many requests of one user wait, and another user has asked within OTHERS_S seconds, the loop pauses after so
+many answers. Each answer wakes a process, and where hundreds run, those of the other user wait long for a processor."""
+
+OF_NO_USER = (Opcode.RELEASE, Opcode.RELEASEDIR, Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT)
+"""The kernel sends these in nobody's name."""
+
 READ_AT_MOST = 256
 """Requests read at most between two answers: reading a thousand that came at once takes some milliseconds."""
 
@@ -304,6 +311,9 @@ class RequestLoop:
         self.poisoned: Mapping[int, Handler] = {}
         """Handlers by `unique` without RESENT, for requests that killed servers."""
         self.figures = RequestFigures()
+        self._user = -1
+        self._others_s = 0.0
+        """When a request came whose user is not that of the request before."""
         self._slow: list[int] = []
         self._queued: dict[int, deque[bytes]] = {}  # requests that wait for an earlier one, by inode
 
@@ -331,10 +341,16 @@ class RequestLoop:
             if request is not None:
                 taken += 1
                 self._take(request, nursery)
+                if taken % BURST_REQUESTS == 0 and self._must_pause():
+                    time.sleep(PAUSE_S)
             elif is_busy or not self._channel.is_ready(LINGER_MS):
                 self.working[0] = 0
                 await self._channel.wait()
                 taken = 0
+
+    def _must_pause(self) -> bool:
+        """Whether a user asks so much that the processes of another one hardly run."""
+        return self._requests.has_crowd and time.monotonic() - self._others_s < OTHERS_S
 
     def _next(self, read_on: bool) -> memoryview | None:
         """The next request that has come; None: there is none yet. `read_on`: read those that came after it, too, and
@@ -363,6 +379,8 @@ class RequestLoop:
             self._queued[inode].append(bytes(request))
             return
         self._accounts.caller = user
+        if user != self._user and opcode not in OF_NO_USER:
+            self._user, self._others_s = user, time.monotonic()
         counts = self.figures.counts
         count = counts[opcode] = counts[opcode] + 1
         handler = self._handlers.get(opcode)

@@ -32,6 +32,7 @@ T = TypeVar("T")
 MOST_REQUESTS = 16_384
 MOST_BYTES = 16 << 20
 """Bytes of requests that were read and wait; further requests wait in the kernel, in the order in which they came."""
+CROWD = 64
 REQUEST_BYTES = 256
 """Memory for a request in addition to its own bytes."""
 STEP_BYTES = 1 << 20
@@ -57,6 +58,10 @@ class Turns(Generic[T]):
             self._of[user] = deque((item,))
         else:
             items.append(item)
+
+    def most(self) -> int:
+        """The number of items of the user who has the most."""
+        return max(map(len, self._of.values()), default=0)
 
     def take(self, may: Callable[[int], bool] = lambda user: True) -> T | None:
         """Take the next item of the first user in turn for whom `may` is true; that user goes to the end."""
@@ -89,6 +94,11 @@ class RequestQueue:
     def has_room(self) -> bool:
         """Whether another request may be read."""
         return self._count < MOST_REQUESTS and self._bytes < MOST_BYTES
+
+    @property
+    def has_crowd(self) -> bool:
+        """Whether many requests of one user wait."""
+        return self._count > CROWD and self._turns.most() > CROWD
 
     def add(self, request: bytes) -> None:
         self._turns.add(REQUEST_OF_USER.unpack_from(request)[4], request)

@@ -15,8 +15,8 @@ import trio
 from fsstore.accounts import Accounts
 from fsstore.fuse.protocol import Opcode, done, failed
 from fsstore.fuse.rare import Relay
-from fsstore.fuse.session import LINGER_MS, Channel, Handler, RequestLoop
-from fsstore.fuse.turns import MOST_BYTES, MOST_REQUESTS, RequestQueue
+from fsstore.fuse.session import BURST_REQUESTS, CROWD_REQUESTS, LINGER_MS, Channel, Handler, RequestLoop
+from fsstore.fuse.turns import CROWD, MOST_BYTES, MOST_REQUESTS, RequestQueue
 from fsstore.handover.requests import RESENT
 from fsstore.interface import FilesystemError, SlowWork, WorkKind
 from fsstore.tree.memory_budget import MemoryBudget, Purpose
@@ -205,16 +205,51 @@ def test_what_servers_died_of_is_answered_by_another_handler() -> None:
     assert channel.replies[0] == failed(7 | RESENT, errno.EIO)
 
 
+FIRST = range(101, 101 + CROWD_REQUESTS)
+"""Requests that are answered as they come: only then is it known that many wait."""
+
+
+def answers(requests: list[tuple[int, ...]]) -> list[int]:
+    """The order in which requests of a crowd are answered, without FIRST, which come before them."""
+    first: list[tuple[int, ...]] = [(KNOWN, unique, unique, 1001) for unique in FIRST]
+    channel = ScriptedChannel([*first, *requests], len(first) + len(requests))
+    replies = serve(channel, lambda unique: channel.send(done(unique & ~RESENT)))
+    order = [struct.unpack_from("=IiQ", reply)[2] for reply in replies]
+    assert order[: len(FIRST)] == list(FIRST)
+    return order[len(FIRST) :]
+
+
 def test_requests_that_wait_are_answered_by_user_in_turn_and_each_users_in_order() -> None:
     requests = [(KNOWN, unique, unique, 1001) for unique in range(1, 5)]
-    channel = ScriptedChannel([*requests, (KNOWN, 5, 5, 1002), (KNOWN, 6, 6, 1002), (KNOWN, 7, 7, 1003)], 7)
-    assert serve(channel, lambda unique: channel.send(done(unique))) == [done(one) for one in (1, 5, 7, 2, 6, 3, 4)]
+    others = [(KNOWN, 5, 5, 1002), (KNOWN, 6, 6, 1002), (KNOWN, 7, 7, 1003)]
+    assert answers([*requests, *others]) == [1, 5, 7, 2, 6, 3, 4]
 
 
 def test_what_another_server_left_unanswered_takes_turns_too() -> None:
     requests = [(KNOWN, unique | RESENT, unique, 1001) for unique in (1, 2, 3)]
-    channel = ScriptedChannel([*requests, (KNOWN, 4, 4, 1002), (KNOWN, 5, 5, 1001)], 5)
-    assert serve(channel, lambda unique: channel.send(done(unique & ~RESENT))) == [done(one) for one in (1, 4, 2, 3, 5)]
+    assert answers([*requests, (KNOWN, 4, 4, 1002), (KNOWN, 5, 5, 1001)]) == [1, 4, 2, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("user", "opcode", "pauses"),
+    [(1002, KNOWN, True), (1001, KNOWN, False), (0, int(Opcode.RELEASE), False)],
+    ids=["another user", "the same user", "the kernel"],
+)
+def test_the_answers_to_a_crowd_leave_processors_to_the_other_users(
+    monkeypatch: pytest.MonkeyPatch, user: int, opcode: int, pauses: bool
+) -> None:
+    """With pauses while another user asks, too; RELEASE is sent in the name of root, who does not ask."""
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    count = 3 * CROWD
+    crowd = [(KNOWN, unique, unique, 1001) for unique in range(1, count)]
+    channel = ScriptedChannel([*crowd, (opcode, count, count, user)], count)
+    loop = loop_over(channel, lambda unique: channel.send(done(unique)))
+    loop._handlers[opcode] = loop._handlers[KNOWN]
+    loop._user = 1001
+    trio.run(loop.run)
+    assert bool(slept) is pauses
+    assert len(slept) <= count / BURST_REQUESTS
 
 
 def test_what_waits_is_bounded_in_requests_and_bytes_and_counted() -> None:
