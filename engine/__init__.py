@@ -30,7 +30,7 @@ b'3 plums'
 """
 
 from engine.backup import BackedUp, back_up
-from engine.deadline import WouldBlock, nonblocking, uncollected
+from engine.deadline import WouldBlock, check_deadline, nonblocking, uncollected
 from engine.errors import (
     AnotherStoreError,
     BackupError,
@@ -223,6 +223,7 @@ __all__ = [
     "WouldBlock",
     "WriteError",
     "back_up",
+    "check_deadline",
     "check_message",
     "check_online",
     "check_store",

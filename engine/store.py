@@ -754,18 +754,17 @@ class MessageStore:
 
     def drop_box(self, topic: str, queue: int | None = None) -> DropBox:
         """The drop box of a topic, or of one of its queues: its files become messages. One caller at a time.
-        TopicNotFoundError, ReadOnlyStoreError, OSError."""
+        TopicNotFoundError, ReadOnlyStoreError, OSError; WouldBlock on a nonblocking thread if a file was ever dropped
+        there: they are listed."""
         self._refusal.require_none()
         if queue is None:
             self._topics.queue_ids(topic)
         else:
             self._topics.require_queue(topic, queue)
         folder, config = self._parts.layout.own / "drop", self.config
+        if is_used(folder, topic, queue):
+            check_deadline()
         return DropBox(self, folder, topic, queue, config.clock, config.max_message_bytes)
-
-    def has_drop_box(self, topic: str, queue: int | None = None) -> bool:
-        """Whether a file was ever dropped for a topic, or for one of its queues. Cheap; listing the files is not."""
-        return is_used(self._parts.layout.own / "drop", topic, queue)
 
     def drop_boxes(self) -> list[FoundBox]:
         """The drop boxes that may contain files. OSError, ObstructedError."""
@@ -869,7 +868,8 @@ class MessageStore:
         return read_check_note(self._parts.layout.check_note)
 
     def stats(self) -> StoreStats:
-        """Sizes and counters of the store."""
+        """Sizes and counters of the store. WouldBlock on a nonblocking thread."""
+        check_deadline()
         topics, write_side, index = self.queues_by_topic(), self._write_side, self.index_state
         parts, sizes, log_files = self._parts, self.sizes, len(self._log.files.files)
         opened_queues, index_files = list(parts.queues.readable()), len(parts.index.files)  # opens every queue

@@ -35,7 +35,6 @@ from fsstore.interface import (
     Opened,
     OpenedDirectory,
     SlowWork,
-    WorkKind,
 )
 from fsstore.open_handles import OpenHandles
 from fsstore.parquet.dataset import Dataset
@@ -43,7 +42,7 @@ from fsstore.parquet.nodes import DatasetDirectory, invalidate_expired_files
 from fsstore.tree.access_log import AccessLog, AccessLogFile
 from fsstore.tree.append import AppendFile, StillRefusedError
 from fsstore.tree.attributes import AttributeFactory
-from fsstore.tree.deferred import DoneInThread
+from fsstore.tree.deferred import deferred
 from fsstore.tree.directories import QueueDirectory, RootDirectory, TopicDirectory, Tree
 from fsstore.tree.drop import DropDirectory, DropFile, SetattrRequest
 from fsstore.tree.groups import GroupsDirectory
@@ -98,7 +97,6 @@ class Filesystem:
         self._computed = ComputedInodes()
         self.memory = MemoryBudget(accounts=self.accounts)
         """The budget for memory that clients make the daemon hold."""
-        changes: DoneInThread[None] = DoneInThread(WorkKind.WAITING)
         self._context = Context(
             store,
             attribute_factory,
@@ -106,7 +104,6 @@ class Filesystem:
             self._computed,
             clock_ns,
             self._background,
-            changes,
             self.memory,
             LongPuts(),
             Survival(),
@@ -123,7 +120,6 @@ class Filesystem:
         self._unopened: dict[int, OpenFile] = {}  # by inode, the file that was read last at the end
         self._at_slow_work: set[int] = set()
         self._handed_over: Handover | None = None
-        self._stored = DoneInThread[int]()
         self.requests = RequestFigures()
         """Counters, which the adapter increments."""
         self._started_ns = clock_ns()
@@ -169,9 +165,9 @@ class Filesystem:
             )
             return metrics_of(store, LIMITED_LOG, self.memory, context.survival, more)
 
-        directory.add_report("status.json", status_text, is_slow=True)
+        directory.add_report("status.json", status_text)
         directory.add_report("config.json", lambda: to_json(config_of(store, options)))
-        directory.add_report("metrics", metrics_text, is_slow=True)
+        directory.add_report("metrics", metrics_text)
         directory.add_report("refusals", self._refusals_text, is_private=True)
         if not self.opens_unasked:  # the log grows while it is read, so it needs its open requests
             directory.add(b"accesslog", self._access_log_file, is_listed=False)  # `grep -r` would wait there for ever
@@ -563,7 +559,7 @@ class Filesystem:
 
     def statfs(self) -> FilesystemSpace:
         """The disk's space, with messages as files. SlowWork: messages are counted queue by queue."""
-        messages = self._stored.do((), lambda: self._store.stats().messages)
+        messages = deferred(lambda: self._store.stats().messages, (self, "messages"))
         disk = os.statvfs(self._store.path)
         return FilesystemSpace(
             disk.f_frsize,

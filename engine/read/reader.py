@@ -297,7 +297,8 @@ class Reader(KeyReader):
             self._chains.clear()
 
     def newest_keys(self, topic: str, limit: int) -> list[str]:
-        """Keys of the topic's newest `limit` messages, sorted."""
+        """Keys of the topic's newest `limit` messages, sorted. WouldBlock on a nonblocking thread."""
+        check_deadline()
         queue_ids = self.topics.queue_ids(topic)
         newest: list[Array] = [np.empty(0, ENTRY)]
         for queue_id in queue_ids:

@@ -1,7 +1,6 @@
 """The dataset of `@parquet/`: its files, their sizes and their bytes.
 
-Thread safety: any thread. The filesystem's thread takes names and sizes from here if they are known; else a thread
-calls `measure` and `fetch`.
+Thread safety: any thread.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -22,8 +21,7 @@ from engine import (
     MessageStore,
     ReadError,
     TopicNotFoundError,
-    WouldBlock,
-    nonblocking,
+    check_deadline,
 )
 from fsstore.interface import FilesystemError
 from fsstore.options import ParquetOptions
@@ -94,8 +92,11 @@ class Dataset:
         return self._queue(topic, queue).unchanged()
 
     def segments(self, topic: str, queue: int) -> tuple[Segment, ...]:
-        """The files of a queue, oldest first, each measured. TopicNotFoundError."""
-        known = self._queue(topic, queue)
+        """The files of a queue, oldest first, each measured. TopicNotFoundError; WouldBlock on a nonblocking thread
+        where much must be measured, or decompressed."""
+        known, bounds = self._queue(topic, queue), self._store.bounds(topic, queue)
+        if not self._takes_little(topic, queue, max(known.measured_end, bounds.min_offset), bounds.max_offset):
+            check_deadline()
         segments, layouts = known.now(), known.layouts
         unknown = [segment for segment in segments if (segment.begin, segment.end) not in layouts]
         for segment, layout in zip(unknown, self._measured(topic, queue, unknown), strict=True):
@@ -129,31 +130,18 @@ class Dataset:
         layout = self._queue(topic, queue).layouts.get((begin, end))
         return layout or self.measure(range_key(self._store, topic, queue, begin, end))
 
-    def is_quick(self, topic: str, queue: int) -> bool:
-        """Whether `segments` takes little time."""
-        bounds = self._store.bounds(topic, queue)
-        measured = max(self._queue(topic, queue).measured_end, bounds.min_offset)
-        return self._takes_little(topic, queue, measured, bounds.max_offset)
-
     def _takes_little(self, topic: str, queue: int, begin: int, end: int) -> bool:
         if end - begin > QUICK_MESSAGES:
             return False
         return int(self._store.entries(topic, queue, begin, end - begin)["size"].sum()) <= QUICK_BYTES
 
-    def known_layout(self, key: RangeKey) -> Layout | None:
-        """A layout; measured now if that is quick, without decompressing. None: `measure` it in a thread."""
-        with self._lock:
-            layout = self._layouts.get(key)
-        if layout is None and self._takes_little(key.topic, key.queue, key.begin, key.end):
-            with suppress(WouldBlock), nonblocking():
-                layout = self.measure(key)
-        return layout
-
     def measure(self, key: RangeKey) -> Layout:
-        """The layout of a range. ExpiredMessageError."""
+        """The layout of a range. ExpiredMessageError; WouldBlock as `segments`."""
         with self._lock:
             layout = self._layouts.get(key)
         if layout is None:
+            if not self._takes_little(key.topic, key.queue, key.begin, key.end):
+                check_deadline()
             layout = measure(self._store, key)
             with self._lock:
                 self._layouts.put(key, layout, 1)

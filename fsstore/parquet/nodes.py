@@ -6,7 +6,6 @@ import errno
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 
@@ -99,10 +98,7 @@ class DatasetDirectory(Directory):
                 raise FilesystemError(errno.ESTALE)
         except StoreError:
             raise FilesystemError(errno.ESTALE) from None
-        layout = dataset.known_layout(listed)
-        if layout is None:
-            raise SlowWork(lambda: dataset.measure(listed))
-        return RangeFile(self._context, dataset, layout)
+        return RangeFile(self._context, dataset, deferred(lambda: dataset.measure(listed), (dataset, listed)))
 
 
 class TopicPartition(Directory):
@@ -153,11 +149,9 @@ class QueuePartition(Directory):
 
     def lookup(self, name: bytes) -> Attributes:
         key = self._find(name)
-        layout = self._dataset.known_layout(key) if key is not None else None
         if key is None:
             return self._context.absence(name)
-        if layout is None:
-            raise SlowWork(lambda: self._dataset.measure(key))
+        layout = deferred(lambda: self._dataset.measure(key), (self._dataset, key))
         return self._file(layout, is_made_up=name not in self._listed).attributes()
 
     def describe(self, name: bytes) -> Attributes:
@@ -171,32 +165,23 @@ class QueuePartition(Directory):
         if found is None:
             raise not_found()
         dataset, topic, queue = self._dataset, self._topic, self._queue
-        layout = deferred(lambda: dataset.listed_layout(topic, queue, *found), kind=WorkKind.DECOMPRESSING)
+        layout = deferred(lambda: dataset.listed_layout(topic, queue, *found), (self, name), WorkKind.DECOMPRESSING)
         if has_expired(self._context.store, layout.key):  # the kernel would not be notified a second time
             raise not_found()
         return self._file(layout)
-
-    @property
-    def lists_slowly(self) -> bool:
-        return not self._dataset.is_quick(self._topic, self._queue)
 
     def opendir(self) -> tuple[Listing, OpenedDirectory]:
         """The kernel may cache the names if it may cache attributes for long, too. Otherwise it would ask for each file
         of a cached listing, while our listing returns all attributes at once."""
         if self._context.store.mode is OpenMode.FOLLOW:
             return super().opendir()
-        segments = self._dataset.unchanged_segments(self._topic, self._queue) or self._quick_segments()
-        if segments is None:
+        try:
+            with nonblocking():
+                dataset, topic, queue = self._dataset, self._topic, self._queue
+                segments = dataset.unchanged_segments(topic, queue) or dataset.segments(topic, queue)
+        except WouldBlock:
             return self._cached.open_beside()
         return self._cached.open(segments, lambda: self._names_of(segments))
-
-    def _quick_segments(self) -> tuple[Segment, ...] | None:
-        """The segments, if they need little measuring and no decompressing; else None."""
-        if self.lists_slowly:
-            return None
-        with suppress(WouldBlock), nonblocking():
-            return self._dataset.segments(self._topic, self._queue)
-        return None
 
     def names(self) -> Sequence[bytes]:
         return self._names_of(self._dataset.segments(self._topic, self._queue))

@@ -8,9 +8,9 @@ from typing import Any, cast, overload
 
 import numpy as np
 
-from engine import Queue, StoredMessage, WouldBlock, nonblocking
+from engine import Queue, StoredMessage
 from fsstore.interface import SLICE_S, Attributes, OpenedDirectory, WorkKind
-from fsstore.tree.deferred import DoneInThread
+from fsstore.tree.deferred import deferred, in_thread
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.listing import Described, Listing, NamesListing
 from fsstore.tree.memory_budget import MemoryBudget
@@ -93,7 +93,6 @@ class KeysDirectory(Directory):
         super().__init__(context)
         self._messages = messages
         self._topic = topic
-        self._found: DoneInThread[StoredMessage | None] = DoneInThread(WorkKind.KEYS)
 
     @property
     def path(self) -> str:
@@ -104,10 +103,6 @@ class KeysDirectory(Directory):
             key, _ = self._newest(name[: -len(MATCHES_SUFFIX)])
             return self._matches(key).attributes()
         return self._messages.key_link(self._newest(name)[1])
-
-    @property
-    def lists_slowly(self) -> bool:
-        return True
 
     def names(self) -> Sequence[bytes]:
         keys = self._context.store.newest_keys(self._topic, LISTED_KEYS)
@@ -123,11 +118,7 @@ class KeysDirectory(Directory):
     def _newest_with(self, key: str) -> StoredMessage | None:
         """The newest message with a key. SlowWork if many messages have a key with the same hash."""
         store, topic = self._context.store, self._topic
-        try:
-            with nonblocking():
-                return store.newest_with_key(topic, key)
-        except WouldBlock:
-            return self._found.do(key, lambda: store.newest_with_key(topic, key))
+        return deferred(lambda: store.newest_with_key(topic, key), (self, key), WorkKind.KEYS)
 
     def _matches(self, key: str) -> Node:
         return self._context.inodes.named(
@@ -199,13 +190,13 @@ class MatchesListing(NamesListing):
         self._finding: Iterator[Array] | None = None
         self._places: list[Array] = []
 
-    _kind = WorkKind.KEYS
+    def _collected(self) -> PlaceNames:
+        while (names := in_thread(self._find_some, self, WorkKind.KEYS)) is None:
+            pass  # and the next slice
+        return names
 
-    @property
-    def _lists_slowly(self) -> bool:
-        return True
-
-    def _collect(self) -> None:
+    def _find_some(self) -> PlaceNames | None:
+        """The names; None: there may be more."""
         if self._finding is None:
             self._finding, self._places = self._find(), []
         until_s = time.monotonic() + SLICE_S
@@ -213,9 +204,9 @@ class MatchesListing(NamesListing):
             self._places.append(some)
             self._memory.resize(2 * sum(found.nbytes for found in self._places))  # sorting makes a copy
             if time.monotonic() >= until_s:
-                return
+                return None
         found, self._places, self._finding = self._places, [], None
-        self._show(PlaceNames(in_order(np.concatenate([np.empty((0, 2), np.int64), *found]))))
+        return PlaceNames(in_order(np.concatenate([np.empty((0, 2), np.int64), *found])))
 
     def _bytes_of(self, names: Sequence[bytes]) -> int:
         return PLACE_BYTES * len(names)

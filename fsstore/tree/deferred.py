@@ -1,57 +1,64 @@
-"""Deferred calls: what need not block is done at once, the rest in a thread; then the same request calls again."""
+"""Deferred calls: a call that need not block is done at once, any other in a thread; then the same request calls again.
+
+The result of the thread is the request's alone: it is dropped with the request.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
-from weakref import WeakSet
+from concurrent.futures import Future
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
-from engine import WouldBlock, nonblocking
+from engine import StoreError, WouldBlock, nonblocking
 from fsstore.interface import SlowWork, WorkKind
 
 T = TypeVar("T")
 
+_done: WeakKeyDictionary[Future[Any], Hashable] = WeakKeyDictionary()
+"""Results of threads with their keys, until their requests call again."""
+_lock = threading.Lock()
 
-def deferred(call: Callable[[], T], work: Callable[[], object] | None = None, kind: WorkKind = WorkKind.ANY) -> T:
-    """Return the result of `call`, if it does not block. Otherwise raise SlowWork: a thread runs `work`, and the same
-    request calls again. Without `work` the thread runs `call`, which has to keep its result for that."""
+
+def deferred(call: Callable[[], T], key: Hashable, kind: WorkKind = WorkKind.ANY) -> T:
+    """The result of a call to the engine without effects: made now, if that need not block; else as `in_thread`."""
     try:
         with nonblocking():
             return call()
     except WouldBlock:
-        raise SlowWork(work or call, kind) from None
+        pass
+    return in_thread(call, key, kind)
 
 
-class DoneInThread(Generic[T]):
-    """Runs slow work in a thread, once for each request. A request finds its result again by a key."""
-
-    def __init__(self, kind: WorkKind = WorkKind.ANY) -> None:
-        self._kind = kind
-        self._lock = threading.Lock()
-        self._done: WeakSet[_Done[T]] = WeakSet()
-
-    def do(self, key: Hashable, work: Callable[[], T]) -> T:
-        """Return the result of `work`, found by `key`, that a thread did for this request. First raise SlowWork."""
-        with self._lock:
-            done = next((done for done in self._done if done.key == key), None)
-            if done is not None:
-                self._done.remove(done)
-                return done.result
-        begun = _Done[T](key)  # freed with the request if that is never repeated
-
-        def note() -> None:
-            begun.result = work()
-            with self._lock:
-                self._done.add(begun)
-
-        raise SlowWork(note, self._kind)
+def in_thread(call: Callable[[], T], key: Hashable, kind: WorkKind = WorkKind.ANY) -> T:
+    """The result, or the error, of a call that a thread has made for this request. SlowWork at first: the same request
+    finds the result by `key`, which has to name the call."""
+    with _lock:
+        done = next((done for done, its_key in _done.items() if its_key == key), None)
+        if done is None:
+            raise SlowWork(_noting(call, key), kind)
+        del _done[done]
+    try:
+        result: T = done.result()
+    finally:
+        del done  # else it and its error would hold each other
+    return result
 
 
-class _Done(Generic[T]):
-    """Work that was done for a request."""
+def _noting(call: Callable[[], T], key: Hashable) -> Callable[[], None]:
+    """Work that makes the call and notes its result."""
+    done: Future[T] = Future()
 
-    result: T
+    def work() -> None:
+        try:
+            done.set_result(call())
+        except StoreError as error:
+            error.__cause__ = error.__context__ = None
+            done.set_exception(error.with_traceback(None))  # frees here what the call had, not on the loop's thread
+        except Exception as error:
+            done.set_exception(error)
+        with _lock:
+            _done[done] = key
 
-    def __init__(self, key: Hashable) -> None:
-        self.key = key
+    return work

@@ -8,9 +8,10 @@ from functools import lru_cache, partial
 from typing import cast
 
 from engine import MAX_QUEUES, Queue, TopicNotFoundError
-from fsstore.interface import Attributes, FilesystemError, OpenedDirectory
+from fsstore.interface import Attributes, FilesystemError, OpenedDirectory, WorkKind
 from fsstore.tree.append import AppendFile
 from fsstore.tree.computed_links import KeysDirectory, look_up_queue_link, register_links
+from fsstore.tree.deferred import in_thread
 from fsstore.tree.drop import DROP, DropBoxes
 from fsstore.tree.inodes import Maker, NodeKey, shown_append_inode
 from fsstore.tree.listing import Listing, QueueListing
@@ -189,7 +190,7 @@ class RootDirectory(Directory):
             raise FilesystemError(errno.EINVAL, parsed.problem)
         queues = store.config.default_queues if parsed.queues is None else parsed.queues
         create = partial(store.create_topic, from_name(parsed.name), queues)
-        self._context.changes.do((self.inode, name), create)
+        in_thread(create, (self, name), WorkKind.WAITING)
 
     def made(self, name: bytes) -> Attributes:
         """The topic's name is the one without options, so the kernel must not cache the name with them."""
@@ -253,7 +254,7 @@ class TopicDirectory(Directory):
         queue = parse_queue(name)
         if queue is None or queue >= MAX_QUEUES:
             raise FilesystemError(errno.EINVAL)
-        self._context.changes.do((self.inode, name), partial(self._grow, queue))
+        in_thread(partial(self._grow, queue), (self, name), WorkKind.WAITING)
 
     def _grow(self, queue: int) -> None:
         """Add queues to the topic up to that one. EEXIST."""

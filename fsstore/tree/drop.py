@@ -40,7 +40,7 @@ from fsstore.interface import (
     SlowWork,
     WorkKind,
 )
-from fsstore.tree.deferred import DoneInThread
+from fsstore.tree.deferred import deferred, in_thread
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.limited_log import LIMITED_LOG
 from fsstore.tree.names import from_name, to_name
@@ -116,7 +116,6 @@ class DropBoxes:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._boxes: dict[tuple[str, int | None], DropBoxView] = {}
-        self._found: DoneInThread[DropBox] = DoneInThread()
         self._sent: deque[tuple[DropBoxView, DroppedFile, str]] = deque()
         """Files that became messages, with the folder of `sent` that holds each, the oldest first."""
         context.inodes.makers += [Maker(DropDirectory, self._directory_again), Maker(DropFile, self._file_again)]
@@ -142,9 +141,7 @@ class DropBoxes:
         known = self._boxes.get((topic, queue))
         if known is not None:
             return known
-        find = partial(self._find, topic, queue)
-        is_used = self._context.store.has_drop_box(topic, queue)
-        return self._begin(self._found.do((topic, queue), find) if is_used else find())
+        return self._begin(deferred(partial(self._find, topic, queue), (self, topic, queue)))
 
     def _find(self, topic: str, queue: int | None) -> DropBox:
         """A box before its use: lists its files, and puts those whose put had begun. Thread safety: any thread."""
@@ -694,7 +691,7 @@ class DropFile(Node):
 class DropHandle(OpenFile):
     """An open file of a box."""
 
-    __slots__ = ("_is_closed", "_limit_bytes", "_node", "_refusal", "_syncs", "_user", "_writing", "descriptor")
+    __slots__ = ("_is_closed", "_limit_bytes", "_node", "_refusal", "_user", "_writing", "descriptor")
 
     takes_positions = True
 
@@ -706,7 +703,6 @@ class DropHandle(OpenFile):
         self._writing = writing
         self._refusal = 0
         self._is_closed = False
-        self._syncs: DoneInThread[None] = DoneInThread(WorkKind.WAITING)
         self._limit_bytes = node.limit_bytes
         activity = node.box.activity(node.file)
         activity.handles.append(self)
@@ -767,7 +763,7 @@ class DropHandle(OpenFile):
         """Close reports nothing, since each write reported its own error. With NO_OWNER, as for fsync, sync the
         file."""
         if owner == NO_OWNER and self._writing:
-            self._syncs.do(self.descriptor, lambda: os.fsync(self.descriptor))
+            in_thread(partial(os.fsync, self.descriptor), self, WorkKind.WAITING)
         return NOTHING_TO_WAIT_FOR
 
     def unpublished(self, *, whole: bool = False) -> HandleState | None:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import cast
 
 from engine import ConsumerOffsetError, group_problem
-from fsstore.interface import NO_OWNER, NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, Opened
-from fsstore.tree.deferred import deferred
+from fsstore.interface import NO_OWNER, NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, Opened, WorkKind
+from fsstore.tree.deferred import deferred, in_thread
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.names import can_be_name, from_name, parse_queue, parse_time_ms, to_name
 from fsstore.tree.nodes import Context, Creation, Directory, Node, OpenFile, TextFile, not_found
@@ -189,9 +190,8 @@ class OffsetFile(Node):
     def commit(self, request: bytes) -> None:
         """Set the offset from written bytes. ConsumerOffsetError; SlowWork: it waits for the disk."""
         group, topic, queue = self._parts
-        store = self._context.store
-        offset = self._parsed(request.strip())
-        self._context.changes.do((self._parts, request), lambda: store.commit_offset(group, topic, int(queue), offset))
+        commit = partial(self._context.store.commit_offset, group, topic, int(queue), self._parsed(request.strip()))
+        in_thread(commit, (self, request), WorkKind.WAITING)
         self._made.noted(self._parts)
 
     def _parsed(self, text: bytes) -> int:
@@ -233,7 +233,7 @@ class OffsetHandle(OpenFile):
 
 def _offsets(context: Context) -> Mapping[str, Mapping[str, Mapping[int, int]]]:
     """Group -> topic -> queue -> next queue offset. SlowWork while a file that a broker has changed is read."""
-    return deferred(context.store.consumer_offsets)
+    return deferred(context.store.consumer_offsets, context.store)
 
 
 def _as_parts(detail: object) -> Parts:

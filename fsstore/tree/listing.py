@@ -23,6 +23,7 @@ from fsstore.interface import (
     SlowWork,
     WorkKind,
 )
+from fsstore.tree.deferred import deferred
 from fsstore.tree.inodes import MESSAGE, ComputedInodes
 from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
 
@@ -58,9 +59,6 @@ class Listing:
 class Described(Protocol):
     """A directory that can list its names."""
 
-    @property
-    def lists_slowly(self) -> bool: ...
-
     def names(self) -> Sequence[bytes]: ...
 
     def describe(self, name: bytes) -> Attributes: ...
@@ -69,24 +67,19 @@ class Described(Protocol):
 class NamesListing(Listing):
     """The names of a directory when the listing began, without those that were removed since."""
 
-    _kind = WorkKind.ANY
-    """The kind of slow work of collecting them."""
-
     def __init__(self, directory: Described, memory: MemoryBudget) -> None:
         self._directory = directory
         self._memory = Holding(memory, Purpose.LISTINGS)
         self._names: Sequence[bytes] = ()
-        self._is_fresh = False
         self._resumes = False
 
     def read(self, position: int, limit: int, *, with_attributes: bool = True) -> list[DirectoryEntry]:
         """Up to `limit` entries after `position`. SlowWork while a thread collects the names; ENOBUFS: they are too
         many for the memory that is left."""
-        if (position == 0 or self._resumes) and not self._is_fresh:
-            if self._lists_slowly:
-                raise SlowWork(self._collect, self._kind)
-            self._collect()
-        self._is_fresh = self._resumes = False
+        if position == 0 or self._resumes:
+            names = self._collected()
+            self._memory.resize(self._bytes_of(names))
+            self._names, self._resumes = names, False
         return describe_some(self._directory, self._names, position, limit)[0]
 
     def resume(self) -> None:
@@ -95,18 +88,9 @@ class NamesListing(Listing):
     def release(self) -> None:
         self._memory.resize(0)
 
-    @property
-    def _lists_slowly(self) -> bool:
-        return self._directory.lists_slowly
-
-    def _collect(self) -> None:
-        """Collect the names, or some more of them."""
-        self._show(self._directory.names())
-
-    def _show(self, names: Sequence[bytes]) -> None:
-        """List these names: they are all."""
-        self._memory.resize(self._bytes_of(names))
-        self._names, self._is_fresh = names, True
+    def _collected(self) -> Sequence[bytes]:
+        """All names. SlowWork."""
+        return deferred(self._directory.names, self)
 
     def _bytes_of(self, names: Sequence[bytes]) -> int:
         return NAME_BYTES * len(names)

@@ -10,9 +10,9 @@ from collections import OrderedDict
 from typing import TypeAlias
 
 from engine import ExpiredMessageError, Hold, MessageNotFoundError, MessageStore, StoredMessage
-from fsstore.interface import SMALL_BODY_BYTES, Attributes, FilesystemError, SlowWork, WorkKind
+from fsstore.interface import SMALL_BODY_BYTES, Attributes, FilesystemError, WorkKind
 from fsstore.tree.attributes import BRIEF_S, IMMUTABLE_S, AttributeFactory
-from fsstore.tree.deferred import DoneInThread
+from fsstore.tree.deferred import in_thread
 from fsstore.tree.inodes import KEY_LINK, MATCH_LINK, MESSAGE, ComputedInodes
 from fsstore.tree.memory_budget import MemoryBudget, Purpose
 from fsstore.tree.names import offset_name
@@ -81,7 +81,6 @@ class DecompressedBodies:
         self._store = store
         self._memory = memory
         self._bodies: dict[BodyKey, memoryview] = {}
-        self._pieces: DoneInThread[bytes] = DoneInThread(WorkKind.DECOMPRESSING)
 
     def size_of(self, message: StoredMessage) -> int:
         """Bytes of a message's body. SlowWork if it must be decompressed for that."""
@@ -89,7 +88,7 @@ class DecompressedBodies:
             return message.body_size
         size = self._store.known_body_size(message)
         if size is None:
-            raise SlowWork(lambda: self._body(message), WorkKind.DECOMPRESSING)
+            size = in_thread(lambda: len(self._body(message)), (self, _key_of(message)), WorkKind.DECOMPRESSING)
         return size
 
     def read(self, message: StoredMessage, position: int, size: int) -> bytes | memoryview:
@@ -100,7 +99,11 @@ class DecompressedBodies:
         if body is not None:
             self._keep(key, body)
             return body[position : position + size]
-        return self._pieces.do((key, position, size), lambda: bytes(self._body(message)[position : position + size]))
+        return in_thread(
+            lambda: bytes(self._body(message)[position : position + size]),
+            (self, key, position, size),
+            WorkKind.DECOMPRESSING,
+        )
 
     def clear(self) -> None:
         for key in list(self._bodies):

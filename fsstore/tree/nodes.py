@@ -25,7 +25,6 @@ from fsstore.interface import (
     OpenedDirectory,
 )
 from fsstore.tree.attributes import AttributeFactory
-from fsstore.tree.deferred import DoneInThread
 from fsstore.tree.inodes import COMPUTED, ComputedInodes, InodeTable
 from fsstore.tree.listing import Listing, NamesListing
 from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
@@ -237,8 +236,6 @@ class Context:
     clock_ns: Callable[[], int]
     background: Executor
     """One thread for work ahead of requests, which touches only the engine."""
-    changes: DoneInThread[None]
-    """Topics being made and deleted."""
     memory: MemoryBudget
     """The budget for memory that clients make the daemon hold."""
     long_puts: LongPuts
@@ -295,13 +292,8 @@ class Directory(Node):
     def attributes(self) -> Attributes:
         return self._context.attribute_factory.directory(self.inode)
 
-    @property
-    def lists_slowly(self) -> bool:
-        """Whether `names` may take long, so that a thread calls it."""
-        return False
-
     def names(self) -> Sequence[bytes]:
-        """The names to list, in order."""
+        """The names to list, in order. WouldBlock on a nonblocking thread: any thread may call it then."""
         raise NotImplementedError
 
     def describe(self, name: bytes) -> Attributes:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import nullcontext
 from functools import partial
 from typing import TypeVar
@@ -28,7 +27,8 @@ from engine import (
     split_text,
     uncollected,
 )
-from fsstore.interface import SlowWork, WorkKind
+from fsstore.interface import WorkKind
+from fsstore.tree.deferred import in_thread
 from fsstore.tree.json_messages import free_slowly, json_line_limit_bytes, parse_json_lines, parse_json_message
 from fsstore.tree.limited_log import LIMITED_LOG
 from fsstore.tree.memory_budget import Holding, Purpose
@@ -116,9 +116,9 @@ class Publisher:
     """
 
     __slots__ = (
-        "_done",
         "_file",
         "_generation",
+        "_is_done",
         "_is_json",
         "_is_long",
         "_long_bytes",
@@ -161,7 +161,7 @@ class Publisher:
         self._survival = context.survival
         self._refusals = context.refusals
         self._user = context.accounts.caller
-        self._done: Future[int] | None = None
+        self._is_done = False  # in a thread, for a request that is not repeated yet
         self._topic = topic
         self._queue = queue
         self._options = options
@@ -179,7 +179,7 @@ class Publisher:
         if self._survival.stored_until:
             return self._survival.stored_until
         is_long = len(frame) > self._long_bytes
-        if is_long or self._done is not None or self._long_puts.is_under_way:
+        if is_long or self._is_done or self._long_puts.is_under_way:
             return self._in_thread(lambda: self._one(frame), request_bytes, is_long=is_long)
         return self._one(frame)
 
@@ -193,7 +193,7 @@ class Publisher:
             return self._survival.stored_until
         count = lines_in(request)
         is_long = size > self._long_bytes or count > (LONG_JSON_LINES if self._is_json else LONG_LINES)
-        if is_long or self._done is not None or self._long_puts.is_under_way:
+        if is_long or self._is_done or self._long_puts.is_under_way:
             put = partial(self._lines_of, framer, request, count)
             return self._in_thread(put, len(request), is_long=is_long)
         return self._lines_of(framer, request, count)
@@ -213,33 +213,20 @@ class Publisher:
         return end
 
     def _in_thread(self, put: Callable[[], int], request_bytes: int, *, is_long: bool) -> int:
-        """The result or error of `put`, which a thread does. SlowWork until then: the same request is repeated, and
-        nothing changes meanwhile. ENOBUFS: there is no memory to keep a waiting request of that size."""
-        if self._done is None:
-            self._waiting.resize(2 * request_bytes)  # the loop has a copy too
-            raise SlowWork(
-                lambda: self._do(put, is_long), WorkKind.PUBLISHING if is_long else WorkKind.PUBLISHING_LITTLE
-            )
-        done, self._done = self._done, None
-        self._waiting.resize(0)
-        try:
-            return done.result()
-        finally:
-            del done  # else it and its error would hold each other and all messages
+        """As `put`, which a thread does while nothing else changes the handle. ENOBUFS: there is no memory to keep a
+        waiting request of that size."""
+        self._waiting.resize(0 if self._is_done else 2 * request_bytes)  # the loop has a copy too
+        self._is_done = False
+        kind = WorkKind.PUBLISHING if is_long else WorkKind.PUBLISHING_LITTLE
+        return in_thread(partial(self._do, put, is_long), self, kind)
 
-    def _do(self, put: Callable[[], int], is_long: bool) -> None:
-        self._done = Future()
+    def _do(self, put: Callable[[], int], is_long: bool) -> int:
         self._is_long = is_long
         try:
             with uncollected() if is_long else nullcontext():
-                self._done.set_result(put())
-        except StoreError as error:
-            error.__cause__ = error.__context__ = None
-            self._done.set_exception(error.with_traceback(None))  # frees the messages here, not on the loop's thread
-        except Exception as error:
-            self._done.set_exception(error)
+                return put()
         finally:
-            self._is_long = False
+            self._is_long, self._is_done = False, True
 
     def _stored(self, put: Callable[[], T]) -> T:
         """The result of `put`, which takes the log's lock. Work before it does not count as a long put."""

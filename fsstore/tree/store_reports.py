@@ -9,15 +9,16 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 
-from fsstore.interface import NO_OWNER, NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, Opened
-from fsstore.tree.deferred import DoneInThread
+from fsstore.interface import NO_OWNER, NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, Opened, WorkKind
+from fsstore.tree.deferred import deferred, in_thread
 from fsstore.tree.inodes import Maker, NodeKey, shown_report_inode
 from fsstore.tree.memory_budget import Holding, Purpose
 from fsstore.tree.nodes import Context, Directory, Node, OpenFile, TextFile
 
 LOOK_NS = 1_000_000_000
-"""Time for which an unopened report that needed all queues is returned by further look-ups."""
+"""Time for which an unopened report is returned by further look-ups, unless each user has another."""
 
 _OPENED = Opened(0, True, False, None)
 
@@ -36,12 +37,10 @@ class StoreDirectory(Directory):
             self._unlisted.add(name)
         self._context.inodes.pin(node, "@store/" + name.decode())
 
-    def add_report(
-        self, name: str, render: Callable[[], bytes], *, is_slow: bool = False, is_private: bool = False
-    ) -> None:
-        """Show the result of `render` as `name`. `is_slow`: it needs all queues, so a thread makes it. `is_private`:
-        each user has a text of their own."""
-        self.add(name.encode(), ReportFile(self._context, name, render, is_slow=is_slow, is_private=is_private))
+    def add_report(self, name: str, render: Callable[[], bytes], *, is_private: bool = False) -> None:
+        """Show the result of `render` as `name`; any thread may call it. `is_private`: each user has a text of their
+        own."""
+        self.add(name.encode(), ReportFile(self._context, name, render, is_private=is_private))
 
     def lookup(self, name: bytes) -> Attributes:
         node = self._entries.get(name)
@@ -74,16 +73,11 @@ class ReportFile(Node):
     So a copy is consistent even if the report changes meanwhile.
     """
 
-    def __init__(
-        self, context: Context, name: str, render: Callable[[], bytes], *, is_slow: bool, is_private: bool
-    ) -> None:
-        made = DoneInThread[bytes]()
+    def __init__(self, context: Context, name: str, render: Callable[[], bytes], *, is_private: bool) -> None:
         self._context = context
         self._name = name
-        self._is_slow = is_slow
         self._is_private = is_private
-        self.text: Callable[[], bytes] = (lambda: made.do((), render)) if is_slow else render
-        """Its text now."""
+        self._render = render
         self._last: ReportSnapshot | None = None
         self._last_look = 0, 0
         self._seen: tuple[int | None, int] = None, context.attribute_factory.started_ns
@@ -97,14 +91,18 @@ class ReportFile(Node):
         """The only user who may read the report of this request; None: all may."""
         return self._context.accounts.caller if self._is_private else None
 
+    def text(self) -> bytes:
+        """Its text now. SlowWork while a thread makes it."""
+        return deferred(self._render, self)
+
     def attributes(self) -> Attributes:
-        """Attributes of the report as it is now. SlowWork while a thread makes it."""
+        """Attributes of the report as it is now. SlowWork as `text`."""
         return self._looked_up().attributes()
 
     def _looked_up(self) -> ReportSnapshot:
         last = self._last if self._last is not None and self._last.is_known else None
         now_ns, physical_end = self._context.clock_ns(), self._context.store.physical_end
-        if last is not None and self._is_slow and not last.was_opened:  # a stat often comes before the open
+        if last is not None and not self._is_private and not last.was_opened:  # a stat often comes before the open
             last_ns, last_end = self._last_look
             if now_ns - last_ns < LOOK_NS and physical_end == last_end:
                 return last
@@ -215,24 +213,25 @@ class ControlHandle(OpenFile):
 
     def write(self, position: int, data: bytes, owner: int = NO_OWNER) -> int:
         """Do one command. EINVAL: it is none; errors of the command are raised. SlowWork: it waits for the disk."""
-        store, changes = self._context.store, self._context.changes
-        survival = self._context.survival
+        store, survival = self._context.store, self._context.survival
+        command: Callable[[], None]
         match _parsed(data) if len(data) <= LONGEST_COMMAND_BYTES else None:
             case {"delete_topic": str(topic), **others} if not others:
                 if survival.was_begun and topic not in store.topics():
                     return NOTHING_TO_WAIT_FOR
-                changes.do((id(self), data), lambda: store.delete_topic(topic))
+                command = partial(store.delete_topic, topic)
             case {"create_topic": str(topic), "queues": int(queues), **others} if not others and queues is not True:
                 if survival.was_begun and topic in store.topics():
                     return NOTHING_TO_WAIT_FOR
-                changes.do((id(self), data), lambda: store.create_topic(topic, queues))
+                command = partial(store.create_topic, topic, queues)
             case {"flush": True, **others} if not others:
-                changes.do((id(self), data), store.flush)
+                command = store.flush
             case _:
                 raise FilesystemError(
                     errno.EINVAL,
                     'not a command: {"delete_topic": NAME}, {"create_topic": NAME, "queues": N} or {"flush": true}',
                 )
+        in_thread(command, (self, data), WorkKind.WAITING)
         return NOTHING_TO_WAIT_FOR
 
 

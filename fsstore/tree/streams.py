@@ -32,7 +32,6 @@ from typing import NamedTuple
 
 from engine import ExpiredMessageError, MessageStore, OpenMode, Queue, QueueStream, StoreError, WouldBlock, nonblocking
 from fsstore.interface import SLICE_S, Attributes, FilesystemError, Opened, SlowWork, WorkKind
-from fsstore.tree.deferred import deferred
 from fsstore.tree.inodes import Maker, NodeKey, shown_stream_inode
 from fsstore.tree.memory_budget import Purpose
 from fsstore.tree.nodes import Context, Node, OpenFile
@@ -60,11 +59,12 @@ class Origin(NamedTuple):
         if self.queue is not None:
             return self.queue.stream()
         store, topic = self.store, self.topic
-        return deferred(
-            lambda: store.topic_stream(topic),
-            lambda: store.topic_queue(topic).merge_until(time.monotonic() + SLICE_S),
-            WorkKind.DECOMPRESSING,
-        )
+        try:
+            with nonblocking():
+                return store.topic_stream(topic)
+        except WouldBlock:
+            merged = store.topic_queue(topic)
+        raise SlowWork(lambda: merged.merge_until(time.monotonic() + SLICE_S), WorkKind.DECOMPRESSING)
 
     def newest_store_time_ms(self) -> int | None:
         """Store time of the newest message; None: there is none, or it can't be read."""

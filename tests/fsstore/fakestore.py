@@ -294,6 +294,7 @@ class FakeStore:
         return next(iter(self.query(topic, key, 1)), None)
 
     def newest_keys(self, topic: str, limit: int = 10_000) -> list[str]:
+        check_deadline()
         messages = [message for messages in self._queues(topic).values() for message in messages]
         return sorted({key for message in messages for key in message.keys})
 
@@ -319,6 +320,7 @@ class FakeStore:
         return []
 
     def stats(self) -> StoreStats:
+        check_deadline()
         queues = [messages for queues in self._topics.values() for messages in queues.values()]
         figures = {field.name: 0 for field in fields(StoreStats) if field.name != "recovery"}
         facts = {

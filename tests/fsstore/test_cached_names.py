@@ -18,8 +18,6 @@ from tests.fsstore.kernelcache import KernelCache, Reader
 class SomeDirectory:
     """A directory whose names come and go, whose files the kernel may forget, and some of which fail for a moment."""
 
-    lists_slowly = False
-
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
         self.inodes: dict[bytes, int] = {}
