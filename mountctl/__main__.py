@@ -1,4 +1,4 @@
-"""Where the command begins."""
+"""Entry point of the command."""
 
 import gc
 import os
@@ -7,8 +7,9 @@ import sys
 
 
 def start() -> None:
-    """The console script. Until a verb is loaded Ctrl-C just ends the process: an import that is interrupted prints a
-    traceback, or takes the interruption for another error. Nor does the collector look through modules that stay."""
+    """The console script. Until a verb is loaded, Ctrl-C ends the process by the signal's default: an interrupted
+    import would print a traceback, or take the interrupt for another error. The collector is off meanwhile, since
+    modules stay."""
     _open_what_is_closed()
     gc.disable()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -19,8 +20,10 @@ def start() -> None:
 
 
 def _open_what_is_closed() -> None:
-    """Where a shell closed a standard stream (`>&-`), the next file would get its descriptor, and a store's would get
-    the output. What is put there fails as if it was closed; errors have nowhere to go."""
+    """Open /dev/null for standard streams that a shell closed (`>&-`), in a mode in which their use fails.
+
+    Otherwise a store's file would get the descriptor, and the output. Errors are then printed nowhere.
+    """
     modes = {"stdin": ("r", os.O_WRONLY), "stdout": ("w", os.O_RDONLY), "stderr": ("w", os.O_WRONLY)}
     for descriptor, (name, (mode, way)) in enumerate(modes.items()):
         if getattr(sys, name) is None and os.open(os.devnull, way) == descriptor:

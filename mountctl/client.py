@@ -1,4 +1,4 @@
-"""What verbs ask of the process that writes a store, and the records of what they read (mountctl/connect.py)."""
+"""StoreClient: the operations that verbs request of the process that writes a store; and records of messages."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from mountctl.output import plural, visible
 Array = np.ndarray[Any, Any]
 
 FEW = 3
-"""So many damaged messages are named."""
+"""The most damaged messages that a summary names."""
 
 _PROPERTY = "property."
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where a message went: the topic and queue in which it is stored, which for a delayed one are the schedule's."""
+    """The slot in which a message was stored; a delayed message is stored in the schedule's topic."""
 
     topic: str
     queue: int
@@ -37,7 +37,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """One queue of a topic and the queue offsets in it: [min_offset, max_offset)."""
+    """One queue of a topic; its queue offsets are [min_offset, max_offset)."""
 
     number: int
     min_offset: int
@@ -46,20 +46,20 @@ class Queue:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic and its queues, ascending."""
+    """A topic and its queues, by ascending number."""
 
     name: str
     queues: tuple[Queue, ...]
 
     @property
     def messages(self) -> int:
-        """Queue offsets that can be read."""
+        """Number of queue offsets that can be read."""
         return sum(queue.max_offset - queue.min_offset for queue in self.queues)
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """What a publisher says about messages, beside their bodies."""
+    """Keys, tags and properties for published messages."""
 
     keys: Sequence[str] = ()
     tags: str = ""
@@ -68,9 +68,9 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """A message as the verbs show it. `attributes` (name without `user.mq.` to text) are empty unless asked for. In a
-    store messages are in the order of `physical_offset`; those of several are put together by `store_time_ms`. Both
-    are -1 where bodies alone were searched."""
+    """A message as the verbs print it. `attributes` maps names without `user.mq.` to texts; it is empty unless
+    requested. Messages of one store are ordered by `physical_offset`, messages of several stores by `store_time_ms`.
+    Both are -1 where only bodies were searched."""
 
     topic: str
     queue: int
@@ -82,12 +82,12 @@ class MessageRow:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Its properties, KEYS and TAGS among them."""
+        """The message's properties, KEYS and TAGS among them."""
         named = self.attributes.items()
         return {name.removeprefix(_PROPERTY): text for name, text in named if name.startswith(_PROPERTY)}
 
     def as_json(self) -> dict[str, Any]:
-        """For `--json`: numbers as numbers; a body that is no UTF-8 stands in `body_base64`."""
+        """The object that `--json` prints: numbers as numbers; a body that is not UTF-8 is in `body_base64`."""
         shown: dict[str, Any] = {
             "topic": self.topic,
             "queue": self.queue,
@@ -110,13 +110,13 @@ PARTS: dict[str, Callable[[MessageRow], Iterable[str]]] = {
     "tags": lambda message: [message.attributes.get("tags", "")],
     "properties": lambda message: [f"{name}={value}" for name, value in message.properties.items()],
 }
-"""What can be searched of a message beside its body."""
+"""The parts of a message, beside its body, that can be searched."""
 
 
 @dataclass(frozen=True)
 class Bodies:
-    """Bodies, or other texts, of messages of a queue, which may be in the mapped log: they are copied when they are
-    wanted. `numbers` says which of the texts that were asked for it holds first, -1 where that was not looked at."""
+    """Bodies, or other texts, of messages of a queue. They may view the mapped log, and are copied on use. `numbers[i]`
+    is the index of the searched text that row i contains first; -1 where that was not determined."""
 
     offsets: Array
     numbers: Array
@@ -129,18 +129,18 @@ class Bodies:
         return self.column[row]
 
     def lines(self, rows: Sequence[int]) -> memoryview:
-        """Those at `rows`, which ascend, a newline after each."""
+        """The texts at `rows`, which ascend, each followed by a newline."""
         chosen = self.column if len(rows) == len(self) else self.column.take(np.array(rows, np.int64))
         return chosen.joined(b"\n")[1].data[1:]
 
     @property
     def joined(self) -> memoryview:
-        """All of them, a newline before each: the i-th is joined[ends[i] + 1 : ends[i + 1]]."""
+        """All texts, each preceded by a newline: text i is joined[ends[i] + 1 : ends[i + 1]]."""
         return self._joined[1]
 
     @property
     def ends(self) -> list[int]:
-        """Where each ends in `joined`, behind a 0."""
+        """0, then the end of each text in `joined`."""
         return self._joined[0]
 
     @cached_property
@@ -150,7 +150,7 @@ class Bodies:
 
 
 class LeftOut:
-    """The damaged messages that a verb met and left out. `tell`, where it is set, is called with each, once."""
+    """The damaged messages that a verb skipped. `tell`, if set, is called once with the path of each."""
 
     def __init__(self) -> None:
         self.tell: Callable[[str], None] | None = None
@@ -160,7 +160,7 @@ class LeftOut:
         return len(self._places)
 
     def note(self, topic: str, queue: int, offset: int) -> None:
-        """That one is damaged; it may be met again."""
+        """Record one damaged message; the same one may be noted again."""
         place = f"{topic}/{queue}/{offset}"
         if place not in self._places:
             self._places[place] = None
@@ -168,12 +168,11 @@ class LeftOut:
                 self.tell(place)
 
     def noting(self, topic: str, queue: int) -> Callable[[int], None]:
-        """`note` for a queue."""
+        """`note`, bound to a queue."""
         return lambda offset: self.note(topic, queue, offset)
 
     def exit_code(self, otherwise: int = 0) -> int:
-        """DAMAGED, once it is said on standard error how many there were and where the first are; `otherwise` when
-        there was none."""
+        """DAMAGED, after a summary on standard error, if any message was damaged; otherwise `otherwise`."""
         if not self._places:
             return otherwise
         if self.tell is None:
@@ -186,58 +185,59 @@ class LeftOut:
 
 
 class Claim(Protocol):
-    """A queue that a member of a consumer group has for itself, until it is released, or the process ends."""
+    """Exclusive use of a queue by one member of a consumer group, until `release` or the end of the process."""
 
     def offset(self) -> int | None:
-        """Where the group goes on; None: it never was here."""
+        """The group's next queue offset; None: the group has none in this queue."""
 
     def commit(self, offset: int) -> None:
-        """Have it go on there, durably."""
+        """Durably set the group's next queue offset."""
 
     def release(self) -> None:
-        """Give the queue to others."""
+        """Let other members claim the queue."""
 
 
 class StoreClient(Protocol):
-    """A store as its writer has it: the daemon that serves it, or this process. `published` counts what `publish` and
-    `publish_lines` stored."""
+    """A store, as seen by its writer: the daemon that serves it, or this process. `published` counts the messages that
+    `publish` and `publish_lines` stored."""
 
     published: int
 
     def status(self) -> dict[str, Any]:
-        """What `@store/status.json` says."""
+        """The content of `@store/status.json`."""
 
     def topics(self) -> list[Topic]:
-        """Every topic, by name."""
+        """All topics, by name."""
 
     def has_topic(self, topic: str) -> bool:
-        """Whether there is one of that name."""
+        """Whether the topic exists."""
 
     def claim(self, group: str, topic: str, queue: int) -> Claim | None:
-        """A queue for a member of a consumer group; None: another one has it."""
+        """Claim a queue for a member of a consumer group; None: another member has it."""
 
     def body_limit_bytes(self) -> int:
-        """How long a message's body may be."""
+        """Limit of a message's body in bytes."""
 
     def publish(
         self, queue: int | None, messages: Iterable[Message], stored: Callable[[Placed], None] | None = None
     ) -> None:
-        """Store messages, in their order: those of one topic, as many as one write takes whole, all or none. An unknown
-        topic is made, with 4 queues. `stored` is told where each went."""
+        """Store messages in their order, in batches of one topic that are stored whole or not at all. An unknown topic
+        is created with 4 queues. `stored` is called with the slot of each message."""
 
     def publish_lines(self, topic: str, queue: int | None, chunks: Iterable[bytes], labels: Labels) -> None:
-        """Store each line of the stream that `chunks` are as a message; empty lines are skipped. A chunk has at most
-        WHOLE_WRITE_BYTES: more of it may be stored than is counted when it is refused."""
+        """Store each line of the stream in `chunks` as a message, empty lines excepted. A chunk has at most
+        WHOLE_WRITE_BYTES. If a chunk is refused, some of its lines may be stored without being counted."""
 
     def create_topic(self, topic: str, queues: int) -> None:
-        """Make a topic, or an error if it is there."""
+        """Create a topic. CommandError: it exists."""
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic and its messages, for good."""
+        """Delete a topic and its messages permanently."""
 
 
 def batches(messages: Iterable[tuple[Message, bytes]]) -> Iterator[list[tuple[Message, bytes]]]:
-    """Messages with what is written of each, as many of one topic as one write takes whole; at least one."""
+    """Group messages, each with its encoded text, into batches of one topic; a batch fits into one write, or is one
+    message."""
     batch: list[tuple[Message, bytes]] = []
     size = 0
     for message, written in messages:
@@ -251,7 +251,7 @@ def batches(messages: Iterable[tuple[Message, bytes]]) -> Iterator[list[tuple[Me
 
 
 def whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes, cut after newlines; a last line without one gets one."""
+    """The same bytes, divided after newlines; a newline is added to an unfinished last line."""
     rest = b""
     for chunk in chunks:
         lines, newline, tail = chunk.rpartition(b"\n")

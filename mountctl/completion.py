@@ -1,9 +1,8 @@
-"""Completion of command lines by the shell: verbs, options, places, topics with queues and offsets, groups, what -o
-takes.
+"""Shell completion: verbs, options, stores and mounts, topics with queues and offsets, groups, names for -o.
 
-click asks; this module knows what stands for what, by the names of the verbs' arguments. Nothing here may take long, or
-say anything: what can't be found is not proposed. Shells put a proposal into the command line without quoting it, and
-the owner of a store chooses the names in it. Only names in which a shell finds nothing to do are proposed.
+click asks this module, which chooses proposals by the names of the verbs' arguments. It must be quick and print
+nothing, so errors just mean fewer proposals. Shells insert a proposal into the command line without quoting it, and a
+store's owner chooses the names in it. So only names that a shell takes literally are proposed.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ from mountctl.errors import CommandError
 from mountctl.places import find, mounts
 
 ASKED = "_MOUNTCTL_COMPLETE"
-"""The variable by which a shell's script asks."""
+"""The environment variable with which a shell's script requests completion."""
 
 _INERT = re.compile(r"[A-Za-z0-9_%./:@,+=-]*")
-"""What no shell expands, splits or runs."""
+"""Characters that no shell expands, splits or runs."""
 
 Proposals = Callable[[click.Context, str], Iterator[CompletionItem]]
 
 
 def _places(context: click.Context, begun: str) -> Iterator[CompletionItem]:
-    """Directories, and whatever is mounted."""
-    yield CompletionItem(begun, type="dir")  # first: bash's script forgets what came before
+    """Directories and mount points."""
+    yield CompletionItem(begun, type="dir")  # first: bash's script ignores proposals before this one
     for mount in mounts():
         for path in (mount.mountpoint, mount.store):
             if str(path).startswith(begun):
@@ -41,7 +40,7 @@ def _places(context: click.Context, begun: str) -> Iterator[CompletionItem]:
 
 def _topics_at(argument: str) -> Proposals:
     def topics(context: click.Context, begun: str) -> Iterator[CompletionItem]:
-        """Topics of the place that was named before, then queues, then the oldest and the newest offset."""
+        """Topics of the store at PLACE, then queues, then the oldest and the newest queue offset."""
         place = find(context.params[argument])
         topic, _, rest = begun.rpartition("/")
         names = _below_mount(place.mount.mountpoint, topic) if place.mount else _in_store(place.store, topic)
@@ -53,7 +52,7 @@ def _topics_at(argument: str) -> Proposals:
 
 
 def _below_mount(root: Path, topic: str) -> list[str]:
-    """Topics, the queues of a topic, or the oldest and the newest offset of a queue."""
+    """Topics, the queues of a topic, or the oldest and the newest offset of a queue, listed below a mount point."""
     if "/" in topic:
         links = (os.readlink(root / topic / link) for link in ("@first", "@last"))
         return [str(int(os.path.basename(link))) for link in links]
@@ -62,14 +61,14 @@ def _below_mount(root: Path, topic: str) -> list[str]:
 
 
 def _in_store(root: Path, topic: str) -> list[str]:
-    """As `_below_mount`, but for offsets."""
+    """As `_below_mount`, without offsets, from the store's directories."""
     known = json.loads((root / "config/topics.json").read_bytes())["topicConfigTable"]
     return [str(queue) for queue in range(known[topic]["readQueueNums"])] if topic else sorted(known)
 
 
 def _groups(context: click.Context, begun: str) -> Iterator[CompletionItem]:
-    """Consumer groups that have an offset in the place that was named before."""
-    place = find(context.params["place"] or "".join(context.args[:1]))  # click fills nothing in behind a bare -g
+    """Consumer groups that have an offset in the store at PLACE."""
+    place = find(context.params["place"] or "".join(context.args[:1]))  # click sets no parameters after a bare -g
     if place.mount:
         names = os.listdir(place.mount.mountpoint / "@store/groups")
     else:
@@ -81,7 +80,7 @@ def _groups(context: click.Context, begun: str) -> Iterator[CompletionItem]:
 
 
 def _options(context: click.Context, begun: str) -> Iterator[CompletionItem]:
-    """Words of -o, behind the last comma."""
+    """Names for -o, after the last comma."""
     from mountctl.options import option_words
 
     before, comma, word = begun.rpartition(",")
@@ -100,7 +99,7 @@ _BY_NAME: dict[str, Proposals] = {
 
 
 def propose_for(command: click.Command) -> None:
-    """Give a verb's parameters what is proposed for them."""
+    """Set the completion of a verb's parameters."""
     for parameter in command.params:
         if parameter.name in _BY_NAME:
             setattr(parameter, "shell_complete", _quietly(_BY_NAME[parameter.name]))  # noqa: B010 (a method of click's)
@@ -120,5 +119,5 @@ def _quietly(proposals: Proposals) -> Callable[[click.Context, str], list[Comple
 
 
 def _is_safe(item: CompletionItem) -> bool:
-    """Whether it may stand in a command line as it is. Directories are the shell's own proposals, which it quotes."""
+    """Whether a shell takes the proposal literally. Shells quote directories, their own proposals, themselves."""
     return item.type != "plain" or _INERT.fullmatch(item.value) is not None

@@ -4,7 +4,7 @@
                   └── unmounted ─> LocalStore     the engine, in this process
     reading(place) ──────────────> LocalStore     the engine; beside a daemon it follows the store's files
 
-A verb that needs a tree of files (`mounted_tree`) gets the store's mount, or one of its own for as long as it runs.
+A verb that needs a tree of files (`mounted_tree`) gets the store's mount, or a temporary one while it runs.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from mountctl.preflight import fusermount
 CATCHING_UP_SECONDS = 10.0
 LOOK_SECONDS = 0.02
 READING = (OpenMode.READ_ONLY, OpenMode.FOLLOW)
-"""How a store is opened to be read: beside a process that writes it, it is followed."""
+"""Modes for reading a store: a store that another process writes is followed."""
 
 
 @contextmanager
 def connect(place: Place, settings: StoreSettings, writing: bool = True) -> Iterator[StoreClient]:
-    """The store as its writer has it, while the block runs: its daemon, or this process, which opens the store to read
-    alone if it is not `writing`. CommandError, StoreError, OSError."""
+    """The client of the store's writer during the block: its daemon, or this process. This process opens an unmounted
+    store read-only unless `writing`. CommandError, StoreError, OSError."""
     mount = place.mount
     if mount and mount.read_only and writing:
         _require_follower(place, mount)
@@ -55,9 +55,9 @@ def connect(place: Place, settings: StoreSettings, writing: bool = True) -> Iter
 def reading(
     place: Place, settings: StoreSettings, plainly: str, paths: Iterable[str], following: bool = False
 ) -> Iterator[LocalStore]:
-    """The store, to read messages from while the block runs. `following` sees what another process begins to write
-    meanwhile. The command `plainly` does the same with `paths` below a mount point: an error names it to a user who may
-    not read the store's own files. CommandError, StoreError, OSError."""
+    """The store, opened for reading messages during the block. `following` also shows messages that another process
+    writes later. `plainly` is an ordinary command that does the same with `paths` below a mount point; the error for a
+    user who may not read the store's files names it. CommandError, StoreError, OSError."""
     settings.require_store(place.store)
     if place.mount is None:
         with unmounted(place.store, settings, *([OpenMode.FOLLOW] if following else READING)) as store:
@@ -78,7 +78,7 @@ def reading(
 def reading_and_writing(
     place: Place, settings: StoreSettings, plainly: str, paths: Iterable[str]
 ) -> Iterator[tuple[LocalStore, StoreClient]]:
-    """The store, to read from and to write to. `plainly`, `paths` and errors as of `reading`."""
+    """The store, opened for reading and for writing. `plainly`, `paths` and errors as for `reading`."""
     with connect(place, settings) as client, ExitStack() as stack:
         if isinstance(client, LocalStore):
             yield client, client
@@ -88,8 +88,8 @@ def reading_and_writing(
 
 @contextmanager
 def unmounted(path: Path, settings: StoreSettings, *modes: OpenMode) -> Iterator[LocalStore]:
-    """The store at `path`, opened by this process in the first of these modes for which no other one has its lock.
-    CommandError, StoreError, OSError."""
+    """The store at `path`, opened by this process in the first of `modes` whose lock is free. CommandError, StoreError,
+    OSError."""
     if not settings.log_paths:
         require_files(path)
     with opened(path, settings.applied_to(StoreConfig()), *modes) as store:
@@ -97,8 +97,8 @@ def unmounted(path: Path, settings: StoreSettings, *modes: OpenMode) -> Iterator
 
 
 def daemon_of(mount: Mount, settings: StoreSettings) -> MountClient:
-    """The daemon of a mount. CommandError: it does not answer, shows itself to another user alone, or `settings` would
-    open the store otherwise than it has."""
+    """The daemon of a mount. CommandError: it does not answer, the mount excludes this user, or `settings` are given,
+    which only the mount itself could use."""
     if settings:
         reason = f"{mount.store} is mounted at {mount.mountpoint}, and open with that mount's options"
         raise CommandError(reason, "leave -o and --broker-conf out", os.EX_USAGE)
@@ -109,9 +109,9 @@ def daemon_of(mount: Mount, settings: StoreSettings) -> MountClient:
 
 @contextmanager
 def mounted_tree(text: str, *, writing: bool = False, on_cluster: bool = False) -> Iterator[Path]:
-    """A mount point of the store that a person means while the block runs: where it is mounted, or a mount that goes
-    with the block, read-only unless `writing`, following a store that another process writes; not `on_cluster`, whose
-    hosts would not have it. CommandError."""
+    """A mount point of the store that `text` names, for the block. An unmounted store is mounted for the block:
+    read-only unless `writing`, following a store that another process writes; with `on_cluster` that is an error, since
+    other hosts would not have the mount. CommandError."""
     place = find(text)
     mount = place.mount
     if mount is None and on_cluster:
@@ -128,7 +128,7 @@ def mounted_tree(text: str, *, writing: bool = False, on_cluster: bool = False) 
 
 @contextmanager
 def _mounted_meanwhile(store: Path, writing: bool) -> Iterator[Path]:
-    """A mount in a folder of its own, served by a process that ends with this one. CommandError with its words."""
+    """A temporary mount, served by a process that ends with this one. CommandError has that process's message."""
     require_files(store)
     mode = [] if writing else ["--follow" if writer_of(store) else "--read-only"]
     with tempfile.TemporaryDirectory(prefix="mountctl-") as folder, tempfile.TemporaryFile("w+") as said:
@@ -144,17 +144,17 @@ def _mounted_meanwhile(store: Path, writing: bool) -> Iterator[Path]:
         finally:
             server.terminate()
             server.wait()
-            if mount_at(Path(folder)) is not None:  # it was killed
+            if mount_at(Path(folder)) is not None:  # its process was killed
                 subprocess.run([fusermount(), "-u", "-z", folder], capture_output=True, check=False)
 
 
 def _is_served(server: subprocess.Popen[bytes], folder: Path) -> bool:
-    """Wait until `folder` is a mount point; False where the process that is to serve it ends before."""
+    """Wait until `folder` is a mount point; False if the serving process ends first."""
     with open("/proc/self/mounts", "rb") as table, ExitStack() as stack:
         process = os.pidfd_open(server.pid)
         stack.callback(os.close, process)
         changes = select.poll()
-        changes.register(table, select.POLLERR | select.POLLPRI)  # which is how the kernel tells of a mount
+        changes.register(table, select.POLLERR | select.POLLPRI)  # the kernel signals changes of the mount table so
         changes.register(process, select.POLLIN)
         while mount_at(folder) is None:
             if server.poll() is not None:
@@ -164,14 +164,14 @@ def _is_served(server: subprocess.Popen[bytes], folder: Path) -> bool:
 
 
 def require_files(path: Path) -> None:
-    """CommandError: a folder is empty, so it is no store, and perhaps a mount point."""
+    """CommandError: the folder is empty, so it is no store; it may be a mount point without its mount."""
     if not any(path.iterdir()):
         reason = f"nothing is mounted at {path}, and no store is in it"
         raise CommandError(reason, f"`mountctl mount STORE {path}`, or name the store", os.EX_NOINPUT)
 
 
 def require_access(mount: Mount) -> None:
-    """CommandError: the kernel keeps all but one user out, root too."""
+    """CommandError: the kernel lets only the mount's user in, and not even root."""
     try:
         os.stat(mount.mountpoint)
     except PermissionError:
@@ -181,9 +181,9 @@ def require_access(mount: Mount) -> None:
 
 @contextmanager
 def _beside(path: Path, daemon: MountClient, remedy: str) -> Iterator[LocalStore]:
-    """A mounted store, read beside its daemon. CommandError: less can be read here than the daemon has, as where the
-    disk refuses a page; StoreError, OSError."""
-    status = daemon.status()  # answered when what was published before is in its queues
+    """A mounted store, read beside its daemon. CommandError: fewer messages can be read here than the daemon has, for
+    example because the disk refuses a page. StoreError, OSError."""
+    status = daemon.status()  # its answer comes after earlier messages were dispatched
     mode = OpenMode.READ_ONLY if status["mode"] == "read_only" else OpenMode.FOLLOW
     give_up = time.monotonic() + CATCHING_UP_SECONDS
     with opened(path, daemon.store_config(), mode) as store:
@@ -198,13 +198,13 @@ def _beside(path: Path, daemon: MountClient, remedy: str) -> Iterator[LocalStore
 
 
 def _is_behind(store: MessageStore, status: Mapping[str, Any]) -> bool:
-    """Whether a store shows less than its daemon said that it has; in a store without queues both derive them."""
+    """Whether `store` shows fewer messages than the daemon's `status` says."""
     stats = status["stats"]
     if status["mode"] == "follow" and stats["queues_derived"] and not store.queues_derived:
         return True
     if store.physical_end >= stats["physical_end"]:
         return False
-    # The daemon's log ends behind pages that the disk refuses, in which there may be no message.
+    # The daemon's log ends after pages that the disk refuses; they may contain no message.
     return not store.not_shown or any(
         _end_of(store, topic, int(queue)) < bounds["max_offset"]
         for topic, its in status["topics"].items()
@@ -213,7 +213,7 @@ def _is_behind(store: MessageStore, status: Mapping[str, Any]) -> bool:
 
 
 def _end_of(store: MessageStore, topic: str, queue: int) -> int:
-    """The queue offset after the newest message; -1 where that can't be read."""
+    """The queue offset after the newest message; -1 if the queue can't be read."""
     try:
         return store.bounds(topic, queue).max_offset
     except StoreError:
@@ -221,7 +221,7 @@ def _end_of(store: MessageStore, topic: str, queue: int) -> int:
 
 
 def _require_follower(place: Place, mount: Mount) -> None:
-    """The store itself can be opened for writing beside `mount`. CommandError when it can't, or was not meant."""
+    """Require that the store itself can be opened for writing beside `mount`. CommandError: it can't."""
     if place.named_mount:
         raise CommandError(f"{mount.mountpoint} is read-only", "name a mount that can be written", os.EX_NOPERM)
     require_answer(mount)

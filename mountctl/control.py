@@ -1,12 +1,12 @@
-"""The control socket of a mount's keeper: where a restart is requested, and the state of a mount that does not answer.
+"""The control socket of a mount's keeper. It takes requests for a restart, and for the state of the mount.
 
-It is an abstract Unix socket, no file: it goes with its process, and needs no folder that can be written. Its name has
-the mount's device number, by which requesters find it in /proc/net/unix, and a random part, so that no other user can
-take the name first. Each end asks the kernel which user the other one is (SO_PEERCRED): a name that another user made
-up leads to nothing, and a request of another user is not read.
+It is an abstract Unix socket: it ends with its process, and needs no writable folder. Its name contains the mount's
+device number, by which requesters find it in /proc/net/unix, and a random part, so that no other user can take the name
+first. Each end checks the other one's user (SO_PEERCRED): requesters ignore other users' sockets, and the keeper reads
+no request of another user.
 
 A request is one line of JSON, at most LARGEST_REQUEST_BYTES, sent within REQUEST_SECONDS; the answer is lines of
-reports. The keeper waits for none of it: it has a server to look after.
+reports. The keeper never waits for a requester, since it supervises a server.
 """
 
 from __future__ import annotations
@@ -32,20 +32,19 @@ from mountctl.output import Show
 from mountctl.process import is_stopped
 
 REQUEST_SECONDS = 1.0
-"""How long a requester may take to say what it wants, all of it."""
+"""Time limit for receiving a whole request."""
 LARGEST_REQUEST_BYTES = 1 << 16
 ANSWER_SECONDS = 10.0
-"""How long a keeper may take to accept a restart."""
+"""Time limit for the keeper to accept a restart."""
 STATE_SECONDS = 2.0
 SILENCE_SECONDS = 180.0
-"""How long nothing may come during a restart: longer than the next server may take to load, and the last one to
-leave."""
+"""Longest silence during a restart: more than the next server's loading and the last one's closing may take."""
 SOCKETS = Path("/proc/net/unix")
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a server is started as: an interpreter, the folder of this package, options that changed since the mount."""
+    """The program that a server runs: an interpreter, this package's folder, and options changed since the mount."""
 
     executable: str
     folder: str
@@ -53,35 +52,35 @@ class Program:
 
 
 def this_program(options: tuple[str, ...] = ()) -> Program:
-    """The one that runs now, as it is installed when it is started again."""
+    """The installed version of the program that runs now."""
     return Program(sys.executable, str(Path(__file__).resolve().parent.parent), options)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a keeper says of its mount."""
+    """A keeper's description of its mount."""
 
     keeper: int
-    """Its process."""
+    """Pid of the keeper."""
     server: int | None
-    """The process that serves or is about to; None: the keeper waits before it starts another one."""
+    """Pid of the process that serves or is about to; None: the keeper pauses before it starts the next server."""
     is_serving: bool
     reason: str = ""
-    """Why it is not serving: what the last server said, or died of."""
+    """The reason for not serving: the last server's error or signal."""
 
 
 class Wish(Enum):
-    """What may be requested."""
+    """The kinds of requests."""
 
     STATE = "state"
     RESTART = "restart"
     END = "end"
-    """Of a mount that is not served: one that is ends when it is unmounted."""
+    """End the mount, if no server serves it. A mount that is served ends by umount."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a requester wants; `program` is to go on at a restart. `requester` is to be answered and closed."""
+    """A received request. `program` is the one to restart with. `requester` is to be answered and closed."""
 
     requester: socket.socket
     wish: Wish
@@ -89,18 +88,18 @@ class Request:
 
 
 class ControlSocket:
-    """The keeper's end. Nothing here waits."""
+    """The keeper's side of the control socket. No method waits."""
 
     def __init__(self) -> None:
         self._listening: socket.socket | None = None
         self._asking: socket.socket | None = None
-        """A requester that has not said all yet. Others queue up meanwhile."""
+        """A requester whose request is incomplete. Further requesters wait in the socket's queue."""
         self._text = b""
         self.deadline: float | None = None
-        """When that one is given up, by the monotonic clock."""
+        """Monotonic time at which the incomplete request is dropped."""
 
     def open(self, device: str) -> None:
-        """Listen, for the mount of this device number (`major:minor`). OSError."""
+        """Listen for requests to the mount with this device number (`major:minor`). OSError."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
             listening.bind(f"\0{_prefix(device)}{secrets.token_hex(16)}")
@@ -112,12 +111,12 @@ class ControlSocket:
 
     @property
     def descriptor(self) -> int | None:
-        """Readable when there is something to `receive`; None: it is not open."""
+        """A descriptor that is readable when `receive` should be called; None: the socket is closed."""
         source = self._asking or self._listening
         return None if source is None else source.fileno()
 
     def receive(self) -> Request | None:
-        """Take what is there: a requester, or more of what one says; the request, once that is whole."""
+        """Accept a requester, or read more of its request; returns the request once it is complete."""
         if self._asking is None:
             self._accept()
             return None
@@ -148,19 +147,19 @@ class ControlSocket:
         except OSError:
             return
         if peer_of(asking)[1] not in (0, os.geteuid()):
-            asking.close()  # unread
+            asking.close()  # its request was not read
             return
         self._asking, self.deadline = asking, time.monotonic() + REQUEST_SECONDS
 
     def close(self) -> None:
-        """Listen no longer: the mount has ended."""
+        """Stop listening, after the mount's end."""
         self.give_up()
         if self._listening is not None:
             self._listening.close()
             self._listening = None
 
     def give_up(self) -> None:
-        """Drop a requester that takes too long."""
+        """Drop a requester that exceeded its time limit."""
         if self._asking is not None:
             self._asking.close()
         self._reset()
@@ -170,7 +169,7 @@ class ControlSocket:
 
 
 def _request_in(requester: socket.socket, asked: dict[str, Any]) -> Request:
-    """ValueError, KeyError, TypeError: it makes no sense."""
+    """Decode a request. ValueError, KeyError, TypeError: it is malformed."""
     wish, program = Wish(asked["wish"]), None
     if wish is Wish.RESTART:
         said = asked["program"]
@@ -179,39 +178,40 @@ def _request_in(requester: socket.socket, asked: dict[str, Any]) -> Request:
 
 
 def _listens(requester: socket.socket) -> bool:
-    """Whether a requester is still there: one may have given up while the keeper was stopped."""
+    """Whether the requester is still connected: it may have given up while the keeper was stopped."""
     poll = select.poll()
     poll.register(requester, select.POLLRDHUP)
     return not poll.poll(0)
 
 
 def answer(requester: socket.socket, report: Report) -> None:
-    """Tell a requester something, if it listens. It is not waited for."""
+    """Send a report to a requester, without waiting; one that is gone is ignored."""
     with suppress(OSError):
         requester.send(report.to_line(), socket.MSG_DONTWAIT)
 
 
 def answer_state(requester: socket.socket, state: State) -> None:
-    """Tell a requester how the mount is, and let it go."""
+    """Send the mount's state to a requester and close the connection."""
     with suppress(OSError):
         requester.send(json.dumps(asdict(state)).encode() + b"\n", socket.MSG_DONTWAIT)
     requester.close()
 
 
 def peer_of(connected: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end of a Unix socket: of who listened there, or who connected."""
+    """Pid and user of the other end of a Unix socket: the listener's or the connecting process's."""
     pid, user, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, user
 
 
-# the requester's end
+# the requester's side
 
 
 def restart(
     device: str, user: int, options: tuple[str, ...], showing: Callable[[], AbstractContextManager[Show]]
 ) -> int:
-    """Have the program that runs here, and these further options, go on with the mount of that device number, which
-    `user` made; the new server's pid when it serves. CommandError: it does not, and what became of the mount."""
+    """Replace the server of the mount with that device number, made by `user`, by the program that runs here. `options`
+    are added to the mount's. Returns the new server's pid when it serves. CommandError: the restart failed; it says
+    whether the mount goes on."""
     asking = _asked(device, user, _line(Wish.RESTART, this_program(options)), ANSWER_SECONDS)
     if asking is None:
         reason = "the keeper of the mount can't be found: it was killed, or runs in another network namespace"
@@ -224,7 +224,7 @@ def restart(
 
 
 def _wait_until_served(asking: socket.socket, reports: Iterator[Report]) -> int:
-    """The first failure counts: what comes after it says what became of the mount."""
+    """Wait for `ready`. The first failure is the error's reason; later reports describe the mount's state."""
     pid, failure = 0, None
     with suppress(ConnectionResetError):
         for report in reports:
@@ -259,8 +259,8 @@ def _silent(asking: socket.socket) -> CommandError:
 
 
 def state_of(device: str, user: int, wish: Wish = Wish.STATE) -> State | None:
-    """What the keeper of the mount of that device number, which `user` made, says of it; None where there is none.
-    With Wish.END it then ends the mount, if that is not served. CommandError: it does not answer."""
+    """The keeper's description of the mount with that device number, made by `user`; None: there is no keeper. Wish.END
+    then ends the mount, if no server serves it. CommandError: the keeper does not answer."""
     asking = _asked(device, user, _line(wish), STATE_SECONDS)
     if asking is None:
         return None
@@ -279,11 +279,9 @@ def _line(wish: Wish, program: Program | None = None) -> bytes:
 
 
 def _asked(device: str, user: int, line: bytes, seconds: float) -> socket.socket | None:
-    """Request something of the keeper, which has begun to answer; None: there is none. CommandError: it says nothing
-    for so long.
-
-    The keeper of a mount that has just ended hangs up: its device number may be another mount's by now.
-    """
+    """A connection to the keeper, on which it has begun to answer the request; None: there is no keeper. CommandError:
+    the keeper sent nothing within `seconds`. The keeper of a mount that has just ended hangs up, since another mount
+    may have its device number."""
     silent: CommandError | None = None
     for name in _names(device):
         asking = _connected(name, user)
@@ -305,7 +303,7 @@ def _asked(device: str, user: int, line: bytes, seconds: float) -> socket.socket
 
 
 def _connected(name: str, user: int) -> socket.socket | None:
-    """A connection to the process that listens by that name, if it may be the keeper of a mount of `user`."""
+    """A connection to that socket, if its listener runs as root, as this user or as `user`; None otherwise."""
     asking = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     with suppress(OSError):
         asking.connect(name)
@@ -316,7 +314,7 @@ def _connected(name: str, user: int) -> socket.socket | None:
 
 
 def _names(device: str) -> list[str]:
-    """Names of sockets that claim to be the keeper's."""
+    """Names of sockets that may be the keeper's."""
     begin = f"@{_prefix(device)}"
     rows = [row.split(maxsplit=7) for row in SOCKETS.read_text(errors="replace").splitlines()]
     return sorted({f"\0{row[7][1:]}" for row in rows if len(row) == 8 and row[7].startswith(begin)})

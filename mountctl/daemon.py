@@ -1,12 +1,12 @@
-"""The daemon: the process behind a mount, how it ends, and how its end comes to be known.
+"""The daemon: the process that serves a mount, its start, its end, and its reports to the starting command.
 
     mountctl mount ──fork──> keeper ──fork──> server
          │                     │                │  opens the store, mounts, serves; its output is the log
          │<──────── reports: started, progress, ready or failed (one JSON line each, over a pipe) ──┘
          └ returns             └ the supervisor: mountctl/supervisor.py
 
-The store is opened, and so locked, after both forks: a POSIX lock does not survive one. The forks come before the
-engine is loaded: its threads would not survive one either.
+The store is opened and locked after both forks, since a POSIX lock does not survive a fork. The engine is loaded after
+them, too, since its threads would not survive one either.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ CATCHABLE_SIGNALS = frozenset(
 CRASHES = frozenset(
     (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS)
 )
-"""What a process does to itself: it can't go on."""
+"""Signals that a process raises by its own defect."""
 ENDED_BY = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGXCPU, signal.SIGPWR))
-"""Signals that end a mount: killed by one, a server was asked to end before it could listen."""
+"""Signals that end a mount. A server killed by one was asked to end before it had a handler."""
 INTERRUPTED = 128 + signal.SIGINT
-"""Status of a server that was asked to end before the store was open."""
+"""Exit status of a server that was asked to end before the store was open."""
 REPORT_SECONDS = 5.0
-"""How long a report may wait for the command that reads it. Somebody may have stopped that one."""
+"""Time limit for sending a report: the command that reads it may be stopped."""
 SYSTEMD_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a command that waits is told. `event`: started, progress, ready or failed, by a server; accepted, kept or
-    postponed, by the keeper."""
+    """A report to a waiting command. `event`: started, progress, ready or failed from a server; accepted, kept or
+    postponed from the keeper."""
 
     event: str
     text: str = ""
@@ -61,12 +61,12 @@ class Report:
     total: int = 0
 
     def to_line(self) -> bytes:
-        """As it is sent."""
+        """The report as one line of JSON."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
 def outcomes(reports: Iterable[bytes], show: Show) -> Iterator[Report]:
-    """What is reported, but for progress, which is shown."""
+    """The reports other than progress, which `show` displays."""
     for line in reports:
         report = Report(**json.loads(line))
         if report.event == "progress":
@@ -76,7 +76,7 @@ def outcomes(reports: Iterable[bytes], show: Show) -> Iterator[Report]:
 
 
 class Reporter:
-    """Where a server tells how it is getting on: the command that waits for it, or none (in the foreground)."""
+    """Sends a server's reports to the command that waits for it, if any (none in the foreground)."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = descriptor
@@ -84,8 +84,8 @@ class Reporter:
             os.set_blocking(descriptor, False)
 
     def tell(self, report: Report) -> None:
-        """Send `report`. A command that was interrupted no longer listens, and that is no error; one that was stopped
-        misses progress, and after REPORT_SECONDS anything."""
+        """Send `report`. A command that has ended is no error; a stopped one misses progress, and after REPORT_SECONDS
+        all reports."""
         if self._descriptor is None:
             return
         try:
@@ -98,7 +98,7 @@ class Reporter:
             self.close()
 
     def close(self) -> None:
-        """Nothing more will be reported."""
+        """End reporting."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -111,15 +111,15 @@ def _wait_for_room(descriptor: int) -> None:
 
 
 Server = Callable[[Reporter, Keeper | None], None]
-"""Opens, mounts and serves until unmounted; tells `ready` when the mount answers. Errors are raised."""
+"""Opens, mounts and serves until the unmount; reports `ready` when the mount answers. Errors are raised."""
 
 
 def serve(server: Server, reporter: Reporter, keeper: Keeper | None) -> int:
-    """The server: whatever ends it, the log and the waiting command say why."""
+    """Run the server; returns its exit status. The log and the waiting command get the reason for its end."""
     reporter.tell(Report("started", pid=os.getpid()))
     try:
         server(reporter, keeper)
-    except Exception as error:  # the process ends here: no caller could say what happened
+    except Exception as error:  # the process ends here: no caller could report the error
         code = exit_code(error)
         log.critical("the daemon ends: %s", one_line(error), exc_info=code == os.EX_SOFTWARE)
         reporter.tell(Report("failed", one_line(error), code))
@@ -136,7 +136,7 @@ def serve(server: Server, reporter: Reporter, keeper: Keeper | None) -> int:
 
 
 def tell_systemd(words: str) -> None:
-    """Tell the service manager, where one started us with Type=notify (sd_notify(3))."""
+    """Notify the service manager, if it started this process with Type=notify (sd_notify(3))."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
@@ -146,12 +146,12 @@ def tell_systemd(words: str) -> None:
 
 
 def hold_hangups() -> None:
-    """Keep SIGHUP pending from here on, in this thread and those that it starts, for who waits for it."""
+    """Block SIGHUP in this thread and in those that it starts; the hangup thread waits for the pending signal."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
 
 
 def seconds_in_environment(name: str, default: float) -> float:
-    """The number of seconds that an environment variable says; `default` where it says none, or no number."""
+    """An environment variable's number of seconds; `default` if it is unset or no number."""
     try:
         seconds = float(os.environ.get(name, default))
     except ValueError:
@@ -160,7 +160,7 @@ def seconds_in_environment(name: str, default: float) -> float:
 
 
 def default_cache() -> Path:
-    """Where derived data of stores that are not written goes when nobody says."""
+    """The default directory for derived data of stores that are not written."""
     cache = os.environ.get("XDG_CACHE_HOME")
     if cache:
         return Path(cache) / "fsstore"

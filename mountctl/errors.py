@@ -1,9 +1,9 @@
-"""What a person reads when a verb fails: one line, what to do about it, and an exit code.
+"""Errors of verbs: one line for a person, with a remedy, and an exit code.
 
-    CommandError     a verb can't do what was asked; raised here in mountctl
-    StoreError       the engine's tree; `exit_codes` says how each leaves the process
+    CommandError     a verb can't do its work; raised in mountctl
+    StoreError       the engine's tree; `exit_codes` has each one's exit code
     MountError       the kernel or fusermount3 refused
-    OSError          the system's own words, with the path
+    OSError          the system's own message, with the path
 
 Exit codes are sysexits.h's, so that scripts and systemd can tell "try again later" from "this is not a store".
 """
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from engine import StoreError
 
 FINDINGS = 1
-"""`check` found something; `grep` nothing."""
+"""Exit code of `check` with findings, and of `grep` without a match."""
 DAMAGED = 3
-"""A verb left messages out, since they are damaged, and did the rest."""
+"""Exit code of a verb that skipped damaged messages, and did the rest."""
 INTERRUPTED = 130
-"""Ctrl-C, or a question that was not answered with yes."""
+"""Exit code after Ctrl-C, or after a question that was not answered with yes."""
 
 
 class CommandError(Exception):
-    """A verb can't do what was asked: `reason` says why, `remedy` what to do, `exit_code` how the process ends."""
+    """A verb can't do its work: `reason` says why, `remedy` what to do about it; `exit_code` is the process's."""
 
     def __init__(self, reason: str, remedy: str = "", exit_code: int = os.EX_UNAVAILABLE) -> None:
         super().__init__(reason, remedy, exit_code)
@@ -43,8 +43,8 @@ class CommandError(Exception):
 
 
 def exit_codes() -> Mapping[type[StoreError], int]:
-    """Exit code of each branch of the engine's error tree; a subclass leaves as its nearest ancestor does."""
-    import engine  # only when something failed: `mount` forks, and must not have numpy's threads by then
+    """Exit code of each branch of the engine's error tree; a subclass has its nearest ancestor's."""
+    import engine  # only after a failure: `mount` forks, and must not have numpy's threads by then
 
     return {
         engine.StoreError: os.EX_SOFTWARE,
@@ -72,7 +72,7 @@ def exit_codes() -> Mapping[type[StoreError], int]:
 
 
 def exit_code(error: BaseException) -> int:
-    """How the process ends after `error`."""
+    """The process's exit code for `error`."""
     if isinstance(error, CommandError):
         return error.exit_code
     if isinstance(error, PermissionError):
@@ -97,7 +97,7 @@ def one_line(error: BaseException) -> str:
 
 
 def usage_line(error: click.ClickException) -> str:
-    """A command line that is not understood, as one line for a person."""
+    """A usage error as one line for a person."""
     text = error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchOption):
         near = f" (did you mean {' or '.join(error.possibilities)}?)" if error.possibilities else ""

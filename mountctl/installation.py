@@ -1,7 +1,7 @@
-"""How this program was installed: what adds a library to it, and whether another distribution stands in its files.
+"""This program's installation: the command that adds a library, and the check for a conflicting distribution.
 
-The distribution is `fsstore-mount`. `fsstore` on the public index is another project, whose package has the name of
-one of ours: installed into the same environment it replaces files of this one.
+The distribution is `fsstore-mount`. `fsstore` on the public index is another project with a package of the same name
+as ours; installed into the same environment, it replaces our files.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ _OF_EXTRA = re.compile(r"""([\w.-]+)[^;]*; *extra *== *['"](\w+)['"]""")
 
 
 def missing(library: str, extra: str) -> CommandError:
-    """The error that says how to add `library`, which is one of the optional dependencies `extra`."""
+    """The error for a missing `library`, one of the optional dependencies `extra`; its remedy is the installing
+    command."""
     found = (_OF_EXTRA.match(requirement) for requirement in requires(DISTRIBUTION) or ())
     names = " ".join(match[1] for match in found if match and match[2] == extra)
     return CommandError(f"{library} is not installed", f"{_installer()} {names}")
 
 
 def _installer() -> str:
-    """The command that installs into this program's environment: no name of ours is looked up on an index."""
+    """The command that installs into this program's environment without an index look-up of our names."""
     if Path(sys.prefix, "pipx_metadata.json").exists():
         return f"pipx inject {DISTRIBUTION}"
     if find_spec("pip") is None:
@@ -37,7 +38,7 @@ def _installer() -> str:
 
 
 def require_unmixed() -> None:
-    """CommandError: the other project's distribution is in this environment."""
+    """CommandError: the other project named fsstore is installed in this environment."""
     try:
         other = version(STRANGER)
     except PackageNotFoundError:

@@ -1,7 +1,7 @@
 """The keeper of a mount: the process between `mountctl mount` and the servers, which outlives them.
 
-It holds /dev/fuse and the shared memory (fsstore/handover/), and has another server go on when one was killed, or
-leaves: mountctl/supervisor.py.
+It holds /dev/fuse and the shared memory (fsstore/handover/), and replaces a server that was killed or leaves
+(mountctl/supervisor.py).
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ from mountctl.output import Show
 from mountctl.supervisor import Supervisor
 
 NO_RESEND = "FSSTORE_NO_RESEND"
-"""In the environment: the mount ends with its daemon, as it does where the kernel is older than 6.9."""
+"""Environment variable: the mount ends with its daemon, as on kernels before 6.9."""
 
 
 def start(served: Served, showing: Callable[[], AbstractContextManager[Show]]) -> int:
-    """Serve in a daemon that logs to its file; returns its pid when it is ready, or raises its error.
-
-    Meanwhile its progress is shown by what `showing` opens: after the fork, which must not carry a display along.
-    """
+    """Serve in a daemon that logs to its file; returns its pid when the mount is ready, or raises its error. `showing`
+    opens the progress display. It is called after the fork, which must not copy an open display."""
     output = open_log(served.log_file)
     listening, telling = os.pipe()
     sys.stdout.flush()
@@ -66,9 +64,9 @@ def _wait_until_ready(reports: Iterable[Report], served: Served) -> int:
 
 
 def _keep(served: Served, reporter: Reporter) -> NoReturn:
-    """The keeper: start the first server, and supervise it and those that follow."""
+    """Run the keeper: start the first server, then supervise it and its successors."""
     os.setsid()
-    os.chdir("/")  # a daemon must not keep somebody's directory busy
+    os.chdir("/")  # a daemon must not keep a working directory busy
     hold_hangups()
     memory = _memory()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -81,16 +79,16 @@ def _keep(served: Served, reporter: Reporter) -> NoReturn:
     reporter.close()
     for number in CATCHABLE_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    redirect(os.open(os.devnull, os.O_WRONLY))  # a log that was rotated away is not to be kept open here
+    redirect(os.open(os.devnull, os.O_WRONLY))  # a rotated log must not stay open here
     try:
         Supervisor(served, memory).run(ServerProcess(pid, ours, this_program(), has_taken=True))
-    except Exception:  # the server goes on, and is not replaced
+    except Exception:  # the server goes on without a replacement
         note(served.log_file, f"CRITICAL the keeper ends by a defect: {traceback.format_exc()}")
     os._exit(0)
 
 
 def _memory() -> int | None:
-    """What a killed server leaves to the next one; None where there is to be none, or no memory for it."""
+    """The shared memory for the next server; None: it is switched off, or there is no room for it."""
     if os.environ.get(NO_RESEND):
         return None
     try:

@@ -1,7 +1,5 @@
-"""How a keeper starts the next server of its mount: fork, and execution of the program as it is now.
-
-The next server is `python -m mountctl.successor`, which says what it is given (mountctl/successor.py).
-"""
+"""Starting a mount's next server: fork, then execute the program in its installed version. The next server is `python
+-m mountctl.successor`, which documents its arguments (mountctl/successor.py)."""
 
 from __future__ import annotations
 
@@ -22,69 +20,69 @@ from mountctl.log_file import LogFile, note
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What the keeper has to know of a mount."""
+    """Facts of a mount that its keeper needs."""
 
     server: Server
     mountpoint: Path
     log_file: Path
     request: bytes
-    """For the next server, which may be of a later version: MountRequest's text."""
+    """Text of the MountRequest for the next server, which may be of a later version."""
 
 
 @dataclass(slots=True)
 class ServerProcess:
-    """A server, from its start to its end."""
+    """A server process, from its start to its end."""
 
     pid: int
     link: socket.socket
-    """To it."""
+    """The keeper's end of the socket to the server."""
     program: Program
-    """What it was started as."""
+    """The program it runs."""
     is_requested: bool = False
-    """Whether a restart was requested, and it is to go on instead of a server that serves."""
+    """Whether a requested restart started it, so that it replaces a server that still serves."""
     descriptor: int = -1
-    """Of the process (pidfd): readable when it has ended."""
+    """The process's pidfd: readable after its end."""
     started: float = field(default_factory=time.monotonic)
     is_prepared: bool = False
-    """Whether it has loaded what it needs, and waits for its turn."""
+    """Whether it has loaded everything and waits for GO."""
     has_taken: bool = False
-    """Whether it knows that its turn has come."""
+    """Whether it has acknowledged GO."""
     is_stuck: bool = False
-    """Whether the keeper has killed it, because it did not see that."""
+    """Whether the keeper killed it because it did not acknowledge GO."""
     serving_since: float | None = None
     refusal: str = ""
-    """Why it could not take over, in its own words."""
+    """Its own message about why it could not take over."""
     is_mute: bool = False
-    """Whether it will say nothing more."""
+    """Whether its socket is at its end."""
 
     def __post_init__(self) -> None:
         self.descriptor = os.pidfd_open(self.pid)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill it."""
         with suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
 
     def reap(self) -> int:
-        """Its status, of one that has ended; nothing of it is left then."""
+        """Wait for the ended process, close its descriptors and return its wait status."""
         self.link.close()
         os.close(self.descriptor)
         return os.waitpid(self.pid, 0)[1]
 
 
 class Launcher:
-    """Starts the servers of one mount, but for the first."""
+    """Starts a mount's servers, except the first."""
 
     def __init__(self, served: Served, memory: int) -> None:
         self._served = served
         self._memory = memory
 
     def start(self, program: Program, requester: socket.socket | None, *, is_requested: bool) -> ServerProcess:
-        """Start a server, which says `prepared`, and then waits for GO. `requester` is told how it is getting on.
-        SIGHUP is held by the caller. OSError: there is no room for it."""
+        """Start a server, which reports `prepared` and then waits for GO. `requester` gets its reports. The caller has
+        blocked SIGHUP. OSError: a resource for the process is missing."""
         link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            signal.pthread_sigmask(signal.SIG_BLOCK, ENDED_BY)  # we ignore them: they wait until the child does not
+            signal.pthread_sigmask(signal.SIG_BLOCK, ENDED_BY)  # pending in the child until it handles them
             try:
                 pid = os.fork()
                 if pid == 0:
@@ -96,14 +94,14 @@ class Launcher:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDED_BY)
         try:
             return ServerProcess(pid, link, program, is_requested)
-        except OSError:  # no descriptor left to watch it
+        except OSError:  # no descriptor is left for its pidfd
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             link.close()
             raise
 
     def _execute(self, program: Program, link: socket.socket, requester: socket.socket | None) -> NoReturn:
-        """In the child: become the next server, by the program as it is now."""
+        """In the child: execute the next server's program."""
         try:
             LogFile(self._served.log_file).use()
             for number in CATCHABLE_SIGNALS - {signal.SIGHUP}:

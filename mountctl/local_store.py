@@ -1,4 +1,4 @@
-"""A store that this process opens, for as long as a verb needs it."""
+"""LocalStore: a store that this process has open while a verb runs."""
 
 from __future__ import annotations
 
@@ -41,10 +41,9 @@ READ_TOGETHER = 65_536
 
 @contextmanager
 def opened(path: Path, config: StoreConfig, *modes: OpenMode) -> Iterator[MessageStore]:
-    """The store at `path`, open in the first of `modes` for which no other process has its lock. Errors as
-    `MessageStore.open`."""
+    """The store at `path`, open in the first of `modes` whose lock is free. Errors as `MessageStore.open`."""
     raise_open_files()
-    with progress() as show:  # until it is open: what is printed then has the terminal for itself
+    with progress() as show:  # the bar ends with the opening: later output has the terminal to itself
 
         def report(now: RecoveryProgress) -> None:
             show(now.stage, now.done_bytes, now.total_bytes)
@@ -61,7 +60,7 @@ def opened(path: Path, config: StoreConfig, *modes: OpenMode) -> Iterator[Messag
 
 
 class LocalClaim:
-    """A queue of a store that nobody else has open to write."""
+    """A claim in a store that this process has open for writing, so no other member can have one."""
 
     def __init__(self, store: MessageStore, group: str, topic: str, queue: int) -> None:
         self._store = store
@@ -75,15 +74,15 @@ class LocalClaim:
         self._store.commit_offset(*self._place, offset)
 
     def release(self) -> None:
-        """It goes with the store."""
+        """Nothing to do: closing the store releases it."""
 
 
 class LocalStore:
-    """An open store: it reads messages, and is the client of one that this process writes. What reading leaves out
-    since it is damaged is in `left_out`. Errors are the engine's."""
+    """An open store, for reading and, in WRITE mode, for writing. `left_out` records the damaged messages that reading
+    skipped. Errors are the engine's."""
 
     def __init__(self, store: MessageStore, daemon: MountClient | None = None) -> None:
-        """`daemon` serves the store: it knows keys that are not in the index's files yet."""
+        """`daemon` serves the store, if it is mounted: it knows keys that are not in the index's files yet."""
         self.store = store
         self.left_out = LeftOut()
         self.published = 0
@@ -96,7 +95,7 @@ class LocalStore:
         self.store.refresh()
         found = []
         for name, queues in self.store.queues_by_topic().items():
-            with suppress(TopicNotFoundError):  # deleted this moment
+            with suppress(TopicNotFoundError):  # deleted since the topics were listed
                 found.append(Topic(name, tuple(self._bounds(name, queue) for queue in queues)))
         return found
 
@@ -104,7 +103,7 @@ class LocalStore:
         return topic in self.store.topics()
 
     def bounds(self, topic: str, queue: int) -> Queue:
-        """Where that queue begins and ends now."""
+        """A queue with its current bounds."""
         self.store.refresh()
         return self._bounds(topic, queue)
 
@@ -113,7 +112,7 @@ class LocalStore:
         return Queue(queue, bounds.min_offset, bounds.max_offset)
 
     def messages(self, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> Iterator[MessageRow]:
-        """Messages from queue offset `start` on, up to `count` offsets, oldest first; damaged ones are left out."""
+        """Messages at queue offsets [start, start + count), oldest first; damaged ones are skipped."""
         bounds = self.bounds(topic, queue)
         end = bounds.max_offset if count is None else min(start + count, bounds.max_offset)
         start = max(start, bounds.min_offset)
@@ -125,7 +124,7 @@ class LocalStore:
         for message in self.store.read(topic, queue, start, count, damaged):
             try:
                 row = _shown(message, topic, queue, attributes)
-            except (DamagedRecordError, TruncatedFileError):  # since it was read
+            except (DamagedRecordError, TruncatedFileError):  # damaged since the header was read
                 damaged(message.queue_offset)
             else:
                 yield row
@@ -133,14 +132,14 @@ class LocalStore:
     def bodies(
         self, topic: str, queue: int, start: int, end: int, texts: Sequence[bytes] = (), any_case: bool = False
     ) -> Iterator[Bodies]:
-        """Messages at [start, end), some at a time, oldest first; damaged ones are left out. At least those whose body
-        holds one of `texts` (with `any_case` ASCII letters of either case are the same)."""
+        """Groups of messages in [start, end), oldest first; damaged ones are skipped. They include all messages whose
+        body contains one of `texts`; `any_case` ignores the case of ASCII letters."""
         damaged = self.left_out.noting(topic, queue)
         for held in self.store.holding(topic, queue, start, max(end - start, 0), texts, any_case, damaged):
             yield Bodies(held.offsets, held.numbers, held.bodies)
 
     def texts(self, topic: str, queue: int, start: int, end: int, part: str) -> Iterator[Bodies]:
-        """As `bodies`, one of PARTS of the messages: a text a row, so a message may have several rows, or none."""
+        """As `bodies`, for one of PARTS: each row is one text, so a message may have several rows, or none."""
         first = max(start, self.bounds(topic, queue).min_offset)
         for begin in range(first, end, READ_TOGETHER):
             until = min(begin + READ_TOGETHER, end)
@@ -151,7 +150,7 @@ class LocalStore:
                 yield Bodies(np.repeat(block.queue_offset, counts), np.full(len(texts), -1), texts)
 
     def _note_damaged(self, topic: str, queue: int, begin: int, end: int, blocks: Sequence[Block]) -> None:
-        """What is missing of [begin, end) in its blocks."""
+        """Note the messages of [begin, end) that are missing in its blocks."""
         if any(block.damaged for block in blocks):
             bounds = self.bounds(topic, queue)
             asked = np.arange(max(begin, bounds.min_offset), min(end, bounds.max_offset))
@@ -159,20 +158,20 @@ class LocalStore:
                 self.left_out.note(topic, queue, offset)
 
     def with_key(self, topic: str, key: str) -> Iterator[MessageRow]:
-        """Every message that carries `key`, matched whole, each once, by queue and offset, with its attributes."""
+        """Messages that carry exactly `key`, each once, by queue and offset, with their attributes."""
         found = sorted(set(self._with_key(topic, key)))
-        self.store.refresh()  # the daemon may have found what came since
+        self.store.refresh()  # the daemon may have found messages that were stored since the last refresh
         for queue, offset in found:
             yield from self._rows(topic, queue, offset, 1, attributes=True)
 
     def _with_key(self, topic: str, key: str) -> Iterator[tuple[int, int]]:
-        """Queue and queue offset of each."""
+        """Queue and queue offset of each message that carries `key`."""
         if self._daemon is not None:
             return self._daemon.with_key(topic, key)
         return ((queue, offset) for found in self.store.key_places(topic, key) for queue, offset in found.tolist())
 
     def property_values(self, topic: str, name: str) -> Iterator[str]:
-        """The values that messages of the topic have of a property; none where there is no such topic."""
+        """Values of one property of the topic's messages; none for an unknown topic."""
         for queue in self.store.queues_by_topic().get(topic, ()):
             bounds = self.bounds(topic, queue)
             for first in range(bounds.min_offset, bounds.max_offset, READ_TOGETHER):
@@ -181,7 +180,7 @@ class LocalStore:
                     yield from (values[row].decode() for row in values.sizes.nonzero()[0].tolist())
 
     def offset_at(self, topic: str, queue: int, when_ms: int) -> int:
-        """Queue offset of the first message stored at or after `when_ms`; the next one's when there is none."""
+        """Queue offset of the first message stored at or after `when_ms`; the queue's end without one."""
         return self.store.offset_at(topic, queue, when_ms)
 
     def claim(self, group: str, topic: str, queue: int) -> LocalClaim | None:
@@ -203,9 +202,9 @@ class LocalStore:
                     stored(placed)
 
     def _placed(self, put: PutRange) -> Iterator[Placed]:
-        """Where each message of a batch went: their records follow each other, up to the end of a file of the log."""
+        """The slot of each message of a batch: their records are contiguous, up to a log file's end."""
         if self.store.config.transient_pool_buffers:
-            self.store.wait_durable(put.physical_end)  # before, it can't be read
+            self.store.wait_durable(put.physical_end)  # before, the records can't be read
         offset, file_bytes = put.physical_offset, self.store.sizes.commit_log_bytes
         while offset < put.physical_end:
             try:
@@ -231,7 +230,7 @@ class LocalStore:
 
 
 def _texts(block: Block, part: str) -> tuple[Any, SliceColumn]:
-    """How many texts each message of a block has (int64, shape (n,)), and those; as PARTS has them."""
+    """The number of texts of each message in a block, int64 (n,), and the texts, as PARTS."""
     properties = block.properties
     if part == "keys":
         starts, keys = block.keys()

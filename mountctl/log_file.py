@@ -1,8 +1,6 @@
-"""Where a daemon's complaints go: its log file, and the system's log while that file can't be opened.
-
-A log is no condition of serving. A file that can't be opened (its folder is gone, its disk is read-only) is said in
-`status.json`; it is tried again at each SIGHUP, and by each next server.
-"""
+"""LogFile: the daemon's log file, replaced by the system's log while the file can't be opened. Serving needs no log.
+`status.json` reports a file that can't be opened (its folder is gone, its disk is read-only). The daemon tries again at
+each SIGHUP, and so does each next server."""
 
 from __future__ import annotations
 
@@ -27,11 +25,11 @@ class LogFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problem: str | None = None
-        """Why it is not written."""
+        """The reason why it is not written."""
 
     def use(self) -> None:
-        """Send this process's output there from now on; a file that was renamed is closed. Where it can't be opened,
-        the output stays where it is, and `problem` says why."""
+        """Redirect this process's output to the file; a renamed old file is closed. If it can't be opened, the output
+        goes on where it went, and `problem` says why."""
         try:
             output = open_log(self.path)
         except OSError as error:
@@ -42,8 +40,8 @@ class LogFile:
 
 
 def open_log(path: Path) -> int:
-    """A descriptor of the log, to be appended to; folders are made. OSError. It waits for nobody: a pipe that nobody
-    reads is refused."""
+    """A descriptor of the log file for appending; missing folders are made. OSError, also for a pipe without a
+    reader."""
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
     output = os.open(path, flags, LOG_MODE)
@@ -52,7 +50,7 @@ def open_log(path: Path) -> int:
 
 
 def redirect(output: int) -> None:
-    """Standard input from nowhere; standard output and error to this descriptor, which is closed."""
+    """Redirect standard input from /dev/null, standard output and error to `output`, which is closed."""
     nowhere = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nowhere, 0)
     os.dup2(output, 1)
@@ -62,20 +60,20 @@ def redirect(output: int) -> None:
 
 
 class SystemLog(logging.Handler):
-    """Sends warnings and worse to the system's log while the log file can't be written."""
+    """Sends warnings and errors to the system's log while the log file can't be written."""
 
     def __init__(self, log_file: LogFile) -> None:
         super().__init__(logging.WARNING)
         self._log_file = log_file
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send one; where there is no system's log, or it takes no more, nothing happens."""
+        """Send one record; without effect if the system's log is missing or full."""
         if self._log_file.problem is not None:
             send_to_system_log(visible(f"{record.levelname} {record.getMessage()}"))
 
 
 def note(path: Path, words: str) -> None:
-    """Add a line to the log of a process that writes there seldom; where that fails, to the system's log."""
+    """Append a line to a log that this process keeps closed otherwise; if that fails, send it to the system's log."""
     try:
         output = open_log(path)
     except OSError:
@@ -90,7 +88,7 @@ def note(path: Path, words: str) -> None:
 
 
 def send_to_system_log(text: str) -> None:
-    """Tell syslogd or journald, if one is there; it is not waited for."""
+    """Send a line to syslogd or journald, if one runs, without waiting."""
     line = f"<{_DAEMON_FACILITY << 3 | _ERROR_SEVERITY}>fsstore[{os.getpid()}]: {text}"
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
         sending.setblocking(False)
@@ -99,7 +97,7 @@ def send_to_system_log(text: str) -> None:
 
 
 def default_log_file(store: Path) -> Path:
-    """Where a daemon logs when nobody says: outside the store, which a read-only mount must not touch."""
+    """The default log file: outside the store, which a read-only mount must not change."""
     state = os.environ.get("XDG_STATE_HOME")
     if state:
         folder = Path(state)

@@ -1,4 +1,4 @@
-"""mountctl: the command line. One module a verb; this one finds the verb and is the edge where errors become words."""
+"""mountctl: the command line. Loads a verb's module, and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ VERBS = (
     "completion",
 )
 MOUNT_HELPER = "mount.fsstore"
-"""Called by this name, as mount(8) does for fstab's lines of type fsstore, mountctl is its `mount` verb."""
+"""A program name: mount(8) calls it for fstab's lines of type fsstore, and it runs the `mount` verb."""
 
 OPENBLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -71,24 +71,24 @@ NEIGHBOURS = {
     "stats": "status",
     "version": "--version",
 }
-"""What a verb is called elsewhere."""
+"""Names that other programs have for a verb."""
 
 
 @contextmanager
 def _few_threads() -> Iterator[None]:
-    """OpenBLAS, which comes with numpy and which nothing here uses, starts a thread for each processor when it is
-    loaded in this block, unless it is told not to."""
+    """Limit OpenBLAS to one thread while it loads. It comes with numpy, and starts a thread for each processor by
+    default. No code here uses them."""
     told = OPENBLAS_THREADS in os.environ
     os.environ.setdefault(OPENBLAS_THREADS, "1")
     try:
         yield
     finally:
         if not told:
-            del os.environ[OPENBLAS_THREADS]  # what a verb starts is told nothing
+            del os.environ[OPENBLAS_THREADS]  # processes that a verb starts inherit the user's environment
 
 
 class Verbs(click.Group):
-    """Loads a verb's module when it is asked for: `mount` must not carry the engine into its fork, and help is fast."""
+    """Loads a verb's module on demand: `mount` must not load the engine before its fork, and help stays fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*VERBS, "help"]
@@ -168,16 +168,16 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("mountctl: interrupted", err=True)
         return INTERRUPTED
-    except BrokenPipeError:  # `mountctl cat ... | head`: what was wanted has been read
+    except BrokenPipeError:  # `mountctl cat ... | head`: the reader has enough
         _discard_output()
         return 0
-    except Exception as error:  # the one edge: whatever a verb met becomes a line and a code
+    except Exception as error:  # the one place where a verb's error becomes a line and a code
         return _tell(error)
     return outcome if isinstance(outcome, int) else 0
 
 
 def _discard_output() -> None:
-    """What is left in the buffer goes nowhere: Python would try again at its end, and fail with a status of its own."""
+    """Discard buffered output. Python would otherwise retry at its exit, and fail with an exit status of its own."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,4 +1,4 @@
-"""The daemon that serves a store, asked by the files below its mount point."""
+"""MountClient: requests to the daemon that serves a store, by files below the mount point."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ _NEWLINE = 10
 
 
 _STOPPED = frozenset((errno.EIO, errno.ENOENT, errno.EROFS))
-"""What a command may answer where the store is only read: status says why."""
+"""Errors with which a mount refuses a command when the store is read-only; its status says why."""
 
 
 class MountClient:
-    """The client of the store mounted at `mount`. Errors are the mount's own: OSError, with the path it met."""
+    """The client of the store mounted at `mount`. Errors: OSError, with the path that failed; CommandError."""
 
     def __init__(self, mount: Mount) -> None:
         self.store = mount.store
-        """Its directory."""
+        """The mount point."""
         self.published = 0
         self._root = mount.mountpoint
 
@@ -69,7 +69,7 @@ class MountClient:
         return (self._root / topic / "append").exists()
 
     def with_key(self, topic: str, key: str) -> Iterator[tuple[int, int]]:
-        """Queue and queue offset of every message that carries `key`."""
+        """Queue and queue offset of each message that carries `key`."""
         name = encode_key(key)
         if name is None or len(name) + len(MATCHES_SUFFIX) > NAME_MAX_BYTES:
             raise CommandError(f"the key {key[:40]!r}... is longer than a name", "unmount the store", os.EX_USAGE)
@@ -98,7 +98,7 @@ class MountClient:
         return MountClaim(descriptor, self._unread_offsets)
 
     def _unread_offsets(self, error: OSError) -> CommandError | None:
-        """Why no group has a place: their file can't be read. None: `error` has another reason."""
+        """The error for a file of offsets that can't be read; None: `error` has another cause."""
         problems = self.status()["settings_problems"] if error.errno == errno.EIO else []
         named = [problem for problem in problems if "onsumerOffset.json" in problem]
         return CommandError(named[0], exit_code=os.EX_IOERR) if named else None
@@ -125,8 +125,8 @@ class MountClient:
                     stored(self._place(message))
 
     def _checked(self, messages: Iterable[Message], named: bool) -> Iterator[Message]:
-        """What is wrong with a message has the engine's words: a mount has only an errno for it. With `named`, each has
-        a key of its own to find it by."""
+        """The same messages, checked first, since a mount can only report an errno. `named` adds a unique key to each.
+        Errors as `MessageStore.put` raises them."""
         for message in messages:
             if named and UNIQUE_KEY.decode() not in message.properties:
                 own = {**message.properties, UNIQUE_KEY.decode(): uuid.uuid4().hex.upper()}
@@ -135,7 +135,7 @@ class MountClient:
             yield message
 
     def _place(self, message: Message) -> Placed:
-        """Where a message went that has a key of its own."""
+        """The slot of a published message, found by its unique key."""
         name = message.properties[UNIQUE_KEY.decode()]
         for topic in (message.topic, SCHEDULE_TOPIC):
             with suppress(FileNotFoundError):
@@ -159,7 +159,7 @@ class MountClient:
         self._write(topic, queue, self._counted(chunks), name)
 
     def _counted(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """The same chunks; the lines in each are counted as published once it was written."""
+        """The same chunks; each chunk's lines are counted in `published` after it was written."""
         last = _NEWLINE
         for chunk in chunks:
             yield chunk
@@ -181,7 +181,7 @@ class MountClient:
             raise self._refusal(topic, queue, error) from error
 
     def _refusal(self, topic: str, queue: int | None, error: OSError) -> Exception:
-        """Why a message was refused, as an unmounted store says it."""
+        """The error that an unmounted store would raise for a refused message."""
         if error.errno == errno.EROFS:
             return ReadOnlyStoreError(self.status()["read_only_reason"] or "it is mounted read-only")
         if error.errno == errno.EFBIG:
@@ -208,11 +208,11 @@ class MountClient:
         self._command({"delete_topic": topic})
 
     def flush(self) -> None:
-        """Have the daemon bring all to disk, with what is derived."""
+        """Have the daemon flush the log and the derived data to disk."""
         self._command({"flush": True})
 
     def store_config(self) -> StoreConfig:
-        """How another process finds the store's files."""
+        """The configuration with which another process finds the store's files."""
         config, identity = self._config, self._config.get("identity")
         paths = config["commit_log_paths"]
         return StoreConfig(
@@ -225,8 +225,7 @@ class MountClient:
         )
 
     def _command(self, command: dict[str, object]) -> None:
-        """One write, one command. Opened without O_CREAT: a mount that only reads, by its options or because the disk
-        refuses to be written, has no such file."""
+        """Write one command. It is opened without O_CREAT: a read-only mount has no such file."""
         try:
             descriptor = os.open(self._root / "@store/control", os.O_WRONLY)
             with open(descriptor, "wb", buffering=0) as control:
@@ -242,10 +241,10 @@ class MountClient:
 
 
 class MountClaim:
-    """An offset's file, locked."""
+    """A lock on the file of a consumer group's offset."""
 
     def __init__(self, descriptor: int, unread: Callable[[OSError], CommandError | None]) -> None:
-        """`unread` says why the offset can't be read, if it is for the file that the store keeps it in."""
+        """`unread` makes the error for a file of offsets that can't be read, if that is the cause."""
         self._descriptor = descriptor
         self._unread = unread
 
@@ -286,7 +285,7 @@ def _record(message: Message) -> bytes:
 
 
 def _options(labels: Labels) -> tuple[str, ...]:
-    """Labels as an append name carries them."""
+    """Labels as options in the name of an append file."""
     keys = "+".join(quote(key, safe="") for key in labels.keys)
     tags = quote(labels.tags, safe="")
     return tuple(option for option, given in ((f"keys={keys}", keys), (f"tags={tags}", tags)) if given)

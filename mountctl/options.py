@@ -1,17 +1,17 @@
-r"""What `-o` and broker.conf mean: to `mountctl mount` its own switches, the store's options, and mount(8)'s.
+r"""Parsing of `-o` and broker.conf. `mountctl mount` takes its own options, the store's, and mount(8)'s.
 
-What there is stands in docs/operations.md. The engine knows the store's own options, by RocketMQ's names
-(engine/settings/broker_options.py). Two of these name paths, with commas between: a word with a slash in its name goes
-on with the one before. The verbs that open a store themselves take the store's options, and --broker-conf.
+docs/operations.md lists them. The engine knows the store's options, by RocketMQ's names
+(engine/settings/broker_options.py). Two of these take paths separated by commas: a word with a slash in its name
+continues the one before. Verbs that open a store themselves take the store's options and --broker-conf.
 
-broker.conf is read as java.util.Properties does, its bytes as ISO 8859-1:
+broker.conf is parsed as java.util.Properties parses it, its bytes as ISO 8859-1:
 
     # a comment
     storePathRootDir=/srv/store
     storePathCommitLog = /disk1/commitlog,\
                          /disk2/commitlog
 
-A line may go on after a backslash at its end; `\t`, `\u00e9` and the like stand for a character.
+A backslash at a line's end continues it; `\t`, `\u00e9` and the like are escapes of a character.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Names and values of a properties file; of a name that is there twice the last one counts."""
+    """Names and values of a properties file; the last of equal names counts."""
     found = {}
     for line in _logical_lines(text):
         match = _SETTING.fullmatch(line)
-        assert match is not None  # each part of it may be empty
+        assert match is not None  # each part of the pattern may be empty
         found[_unescaped(match[1])] = _unescaped(match[2])
     return found
 
@@ -76,7 +76,7 @@ def _unescaped(text: str) -> str:
 
 
 def root_of(settings: Mapping[str, str]) -> Path | None:
-    """Where these settings say that the store is, if they do."""
+    """The store's root directory that the settings name, if any."""
     root = settings.get(ROOT, "").strip()
     return Path(root) if root else None
 
@@ -91,8 +91,8 @@ _FOR_OTHERS = frozenset({"rw", "defaults", "auto", "noauto", "user", "nouser", "
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """How a store is to be opened, by RocketMQ's names, paths absolute: `options` of a command line, which go before
-    what a broker's `conf` says (None: none was named): `broker`."""
+    """Settings for opening a store, by RocketMQ's names, with absolute paths. `options` of the command line take
+    precedence over `broker`, the settings of the broker.conf at `conf` (None: none was named)."""
 
     options: Mapping[str, str] = field(default_factory=dict)
     conf: Path | None = None
@@ -103,19 +103,19 @@ class StoreSettings:
 
     @property
     def log_paths(self) -> tuple[Path, ...]:
-        """Folders of the commit log that they name."""
+        """Folders of the commit log that the settings name."""
         known = {**self.broker, **self.options}
         return tuple(Path(path) for name in sorted(_PATHS) for path in known.get(name, "").split(",") if path)
 
     @property
     def passed_over(self) -> list[str]:
-        """Names in broker.conf that mean nothing to a store of ours."""
+        """Names in broker.conf that have no meaning here."""
         from engine import OPTION_NAMES
 
         return sorted(self.broker.keys() - {*OPTION_NAMES, ROOT})
 
     def require_store(self, store: Path) -> None:
-        """CommandError when broker.conf is that of another store."""
+        """CommandError: broker.conf belongs to another store."""
         root = root_of(self.broker)
         if root is not None and os.path.realpath(root) != os.path.realpath(store):
             raise CommandError(
@@ -125,7 +125,7 @@ class StoreSettings:
             )
 
     def applied_to(self, config: StoreConfig) -> StoreConfig:
-        """`config` with these laid over it. OptionError."""
+        """`config`, changed by these settings. OptionError."""
         from engine import with_broker_conf, with_options  # not in a process that forks
 
         if self.conf is not None:
@@ -135,11 +135,11 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class MountRequest:
-    """One mount, as it was asked for. Paths are absolute. As text it may go to a server of another version.
+    """All facts of one mount, with absolute paths. Its text may go to a server of another version.
 
-    `mode` is write, read-only or follow (engine.OpenMode's values); `settings` go to the engine; `kernel_options` to
-    mount(2). `append_mode` None leaves the permission bits of `append` to the filesystem.
-    `cache` is where a follower keeps queues that it derives from the log.
+    `mode` is write, read-only or follow (engine.OpenMode's values); `settings` go to the engine, `kernel_options` to
+    mount(2). `append_mode` None leaves the permission bits of `append` files to the filesystem. `cache` is the
+    directory for queues that a follower derives from the log.
     """
 
     store: Path
@@ -154,12 +154,12 @@ class MountRequest:
     cache: Path | None = None
 
     def to_text(self) -> bytes:
-        """As JSON, by the fields' names."""
+        """JSON, by the fields' names."""
         return json.dumps(asdict(self), default=os.fspath).encode()
 
     @classmethod
     def from_text(cls, text: bytes) -> MountRequest:
-        """From what `to_text` gave, here or elsewhere: fields that this version does not know mean nothing to it."""
+        """The request in a text of `to_text`; fields that this version does not know are ignored."""
         values = json.loads(text)
         values["store"], values["mountpoint"] = Path(values["store"]), Path(values["mountpoint"])
         values["kernel_options"] = tuple(values["kernel_options"])
@@ -169,13 +169,13 @@ class MountRequest:
 
     @staticmethod
     def require_changeable(words: ParsedOptions) -> None:
-        """CommandError names those that can't change while it is mounted."""
+        """CommandError names options that can't change while the store is mounted."""
         if fixed := words.fixed:
             reason = f"-o {', '.join(fixed)} can't change while it is mounted"
             raise CommandError(reason, "umount, then mount with it", os.EX_USAGE)
 
     def changed_by(self, words: ParsedOptions) -> MountRequest:
-        """With other options, as far as they can change."""
+        """This request with other options, where these can change."""
         return replace(
             self,
             sync_flush=self.sync_flush or "sync_flush" in words.switches,
@@ -189,7 +189,7 @@ K = TypeVar("K")
 
 
 def _made(kind: type[K], values: dict[str, Any], path: str = "") -> K:
-    """A dataclass, of the values that it knows; the field called `path` is a path or None."""
+    """A dataclass made of the values that it has fields for; the field named `path` is a path or None."""
     known = {one.name: values[one.name] for one in fields(kind) if one.name in values}  # type: ignore[arg-type]
     if known.get(path) is not None:
         known[path] = Path(known[path])
@@ -198,7 +198,7 @@ def _made(kind: type[K], values: dict[str, Any], path: str = "") -> K:
 
 @dataclass(frozen=True, slots=True)
 class ParsedOptions:
-    """The words after `-o`, sorted by whom they are for."""
+    """The words after `-o`, sorted by their receivers."""
 
     switches: frozenset[str]
     store: Mapping[str, str]
@@ -211,14 +211,14 @@ class ParsedOptions:
 
     @property
     def fixed(self) -> list[str]:
-        """Those that say how, where and of what the mount is made."""
+        """Options that can be given at the mount only."""
         switches = (name for name, switch in _SWITCHES.items() if switch in self.switches and name != "sync_flush")
         paths = (name for name in ("log_file", "broker_conf", "cache") if getattr(self, name) is not None)
         return [*switches, *self.kernel, *paths, *sorted(_PATHS & self.store.keys())]
 
 
 def parse(texts: Iterable[str]) -> ParsedOptions:
-    """The options of every `-o`, each a list of words with commas between. CommandError names one that is not known."""
+    """Parse the words of every `-o`, separated by commas. CommandError names an unknown one."""
     switches, store, kernel = set(), {}, []
     values: dict[str, Any] = {}
     for name, equals, value in _words(texts):
@@ -229,7 +229,7 @@ def parse(texts: Iterable[str]) -> ParsedOptions:
         elif name in _GONE:
             raise CommandError(f"-o {name} is no longer offered", _GONE[name], os.EX_USAGE)
         elif equals and not name.startswith("x-"):
-            # the engine knows its own names, and says which it does not
+            # the engine checks its own names
             store[name] = _absolute_paths(value) if name in _PATHS else value
         elif name in _SWITCHES:
             switches.add(_SWITCHES[name])
@@ -241,7 +241,7 @@ def parse(texts: Iterable[str]) -> ParsedOptions:
 
 
 def _words(texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Each word as name, equals sign and value. Paths go on over commas: no name has a slash in it."""
+    """Name, equals sign and value of each word. A path's commas belong to it, for no name contains a slash."""
     name = equals = value = ""
     for text in texts:
         for word in (word.strip() for word in text.split(",")):
@@ -254,12 +254,12 @@ def _words(texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _absolute_paths(value: str) -> str:
-    """Paths of a broker's option, as they are from here on, whatever folder the process goes to."""
+    """A broker's paths made absolute, since the process may change its working directory."""
     return ",".join(os.path.abspath(path.strip()) for path in value.split(",") if path.strip())
 
 
 def option_words(for_mount: bool) -> list[str]:
-    """What a word of `-o` can begin with: the store's options, and with `for_mount` the mount's."""
+    """The possible beginnings of a word of `-o`: the store's options, and with `for_mount` the mount's."""
     from engine import OPTION_NAMES
 
     store = [f"{name}=" for name in OPTION_NAMES]
@@ -268,7 +268,7 @@ def option_words(for_mount: bool) -> list[str]:
 
 
 def settings_of(options: Mapping[str, str], conf: Path | None) -> StoreSettings:
-    """What a command line says of a store. CommandError, OSError."""
+    """The settings of a store that a command line gives. CommandError, OSError."""
     if conf is None:
         return StoreSettings(options)
     found = parse_properties(conf.read_bytes().decode("latin-1"))
@@ -281,7 +281,7 @@ BROKER_CONF = click.option(
 
 
 def takes_settings(command: Callable[..., Any], names: Sequence[str] = ("-o", "--option")) -> Callable[..., Any]:
-    """Give a verb that opens a store `-o` and `--broker-conf`: its function gets them as `settings`."""
+    """Give a verb that opens a store `-o` and `--broker-conf`; its function gets them as `settings`."""
 
     @functools.wraps(command)
     def with_settings(options: tuple[str, ...], broker_conf: Path | None, **rest: Any) -> Any:
@@ -295,7 +295,7 @@ def takes_settings(command: Callable[..., Any], names: Sequence[str] = ("-o", "-
 
 
 def parse_size(text: str) -> int:
-    """A number of bytes; it may end in K, M, G or T (powers of 1024)."""
+    """Bytes of a size that may end in K, M, G or T (powers of 1024)."""
     digits, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
     exponent = "KMGT".find(unit) + 1 if unit else 0
     if not digits.isdecimal() or (unit and not exponent):
@@ -304,7 +304,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_mode(text: str) -> int:
-    """Permission bits in octal: '222' -> 0o222."""
+    """Permission bits from octal digits: '222' -> 0o222."""
     try:
         mode = int(text, 8)
     except ValueError:
@@ -321,10 +321,10 @@ _VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "cache": ("cache", Path),
     "parquet_memory": ("parquet", lambda text: ParquetOptions(parse_size(text))),
 }
-"""The field of ParsedOptions that each one sets, and what reads its value."""
+"""The field of ParsedOptions that each option sets, and the parser of its value."""
 
 _GONE = {
     "parquet_disk": "leave it out: the kernel keeps what was read; parquet_memory=SIZE bounds what the daemon keeps",
     "parquet_cache": "leave it out: nothing rendered is written to disk; what --follow derives goes to -o cache=DIR",
 }
-"""Options of earlier versions, and what to do without each."""
+"""Options of earlier versions, and their replacements."""

@@ -1,4 +1,4 @@
-"""How things are shown: human sizes and times, JSON, tables, and progress on a terminal."""
+"""Formatting and printing: human sizes and times, JSON, tables, and progress on a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import click
 
 Show: TypeAlias = Callable[[str, int, int], None]
-"""Takes a stage's name, how much of it is done, and how much there is."""
+"""Called with a stage's name, the amount done, and the total."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -48,13 +48,13 @@ def plural(count: int, noun: str) -> str:
 
 
 def visible(text: str | Path) -> str:
-    """`text` for a terminal: what would move its cursor, or hide other text, as escapes."""
+    """`text` with escapes for characters that move a terminal's cursor or hide other text."""
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in str(text))
 
 
 def print_line(text: str) -> None:
     """A line on standard output, above a progress bar where there is one."""
-    click.echo(text, file=sys.stdout)  # named, for click looks for the stream behind the one that a bar puts there
+    click.echo(text, file=sys.stdout)  # click.echo would look up the stream behind the bar's replacement of sys.stdout
 
 
 def print_json(value: Any) -> None:
@@ -68,20 +68,20 @@ def print_json_line(value: Any) -> None:
 
 
 def json_line(value: Any) -> str:
-    """One JSON document on one line: for streams of them."""
+    """One JSON document on one line of standard output."""
     return _visible_json(json.dumps(value, ensure_ascii=False))
 
 
 def _visible_json(text: str) -> str:
-    """The same document, with escapes for all in its strings that is not visible."""
+    """The same document, with escapes for invisible characters in its strings."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Columns wide enough for what is in them: text to the left, and to the right what are numbers in each row, but in
-    the first column. Names come from stores: no cell reaches a terminal with anything that is not visible."""
+    """Print columns as wide as their content needs; numeric columns, except the first, are right-aligned. Names come
+    from stores, so cells are printed with escapes for invisible characters."""
     shown = [tuple(map(visible, row)) for row in rows]
     columns = list(zip(titles, *shown, strict=True))
     widths = [max(map(len, column)) for column in columns]
@@ -96,10 +96,8 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 @contextmanager
 def progress(quiet: bool = False, *, counts: bool = False) -> Iterator[Show]:
-    """A progress bar on standard error while the block runs; silent when that is not a terminal.
-
-    What is done is bytes, or with `counts` things.
-    """
+    """A progress bar on standard error during the block; silent unless that is a terminal. The amount done is in bytes,
+    or in items with `counts`."""
     if quiet or not sys.stderr.isatty():
         yield lambda stage, done, total: None
         return
@@ -109,24 +107,23 @@ def progress(quiet: bool = False, *, counts: bool = False) -> Iterator[Show]:
     amount = MofNCompleteColumn() if counts else DownloadColumn(binary_units=True)
     columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
     console = Console(stderr=True)
-    # what `print_line` prints meanwhile goes above the bar when both are on the terminal, and into the pipe when it is
-    # piped
+    # `print_line` prints above the bar if both are on the terminal; piped output goes into the pipe
     bar = Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty())
     task = bar.add_task("", total=None)
 
     def show(stage: str, done: int, total: int) -> None:
         bar.update(task, description=stage, completed=done, total=total)
-        bar.start()  # at the first call: what is quick shows none
+        bar.start()  # at the first call: quick work shows no bar
 
     try:
         yield show
     finally:
-        if bar.live.is_started:  # else a newline would be printed where the terminal can do no more
+        if bar.live.is_started:  # on a terminal without cursor control, `stop` would print a newline
             bar.stop()
 
 
 def throttled(show: Show, interval_seconds: float, clock: Callable[[], float] = time.monotonic) -> Show:
-    """`show`, called at most once an interval (and for each stage's end)."""
+    """`show`, limited to one call per interval, and one at the end of each stage."""
     last = float("-inf")
 
     def shown(stage: str, done: int, total: int) -> None:
@@ -141,7 +138,7 @@ def throttled(show: Show, interval_seconds: float, clock: Callable[[], float] = 
 
 @contextmanager
 def shown() -> Iterator[Any]:
-    """A function that shows lines: in place of the last ones on a terminal, else below them."""
+    """A function that shows lines: on a terminal it replaces the last ones."""
     if not sys.stdout.isatty():
         yield lambda lines: click.echo("\n".join([*lines, ""]))
         return

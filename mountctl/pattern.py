@@ -1,4 +1,4 @@
-"""Patterns of `grep`: what a person looks for in texts, and texts of which each match holds one, to find it fast."""
+"""Patterns of `grep`: regular expressions, and texts that every match contains, by which messages are found fast."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mountctl.errors import CommandError
 
 
 def _parser_of_patterns() -> ModuleType | None:
-    """Python's own, which is private: what a pattern means is told nowhere else. Without it each message is matched."""
+    """Python's own parser, which is private. Without it `needed` is empty, and each message is matched."""
     try:
         return import_module("re._parser")
     except ImportError:
@@ -29,19 +29,19 @@ def _parser_of_patterns() -> ModuleType | None:
 
 _PARSER = _parser_of_patterns()
 _OTHER_CASES = {"i": ("\u0130", "\u0131"), "k": ("\u212a",), "s": ("\u017f",)}
-"""ASCII letters that also match letters that are not ASCII when case does not matter."""
+"""ASCII letters that match these non-ASCII letters, too, if case is ignored."""
 _LONE_BYTE = re.compile("[\udc80-\udcff]")
-"""One that stands for itself in a pattern, but may be part of a character of a body."""
+"""A byte that is no character in a pattern, but may be part of a character of a body."""
 _NEWLINE = 10
 _WITHOUT_NEWLINE = ("CATEGORY_DIGIT", "CATEGORY_WORD")
 _WITHIN_LINES = ("AT_BEGINNING", "AT_END", "AT_BOUNDARY")
-"""Places that are the same in a text as in a line of a longer one, with MULTILINE."""
+"""Positions that are the same in a text alone and in a line of a longer text, with MULTILINE."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """Texts of which every match holds one, in either case of ASCII letters if `any_case`: what holds one of the first
-    `sure` of them matches."""
+    """Texts, one of which every match contains; `any_case` ignores the case of ASCII letters. A body that contains one
+    of the first `sure` texts has a match."""
 
     texts: tuple[bytes, ...]
     sure: int
@@ -49,11 +49,11 @@ class Needed:
 
 
 class Pattern:
-    """A regular expression of Python's, or with `fixed` a text as it stands; ^ and $ match at each line of a text.
-    Bytes that are no UTF-8 are matched as what `surrogateescape` makes of them."""
+    """A regular expression of Python's, or with `fixed` a literal text; ^ and $ match at each line. Bytes that are not
+    UTF-8 are matched as `surrogateescape` decodes them."""
 
     def __init__(self, text: str, *, fixed: bool = False, any_case: bool = False) -> None:
-        """CommandError: it is no pattern."""
+        """CommandError: the pattern is invalid."""
         flags = re.MULTILINE | (re.IGNORECASE if any_case else 0)
         try:
             self._regex = re.compile(re.escape(text) if fixed else text, flags)
@@ -63,23 +63,23 @@ class Pattern:
         self._any_case = bool(self._regex.flags & re.IGNORECASE)
 
     def is_in(self, body: bytes) -> bool:
-        """Whether it matches anywhere in `body`."""
+        """Whether the pattern matches anywhere in `body`."""
         return self._regex.search(body.decode(errors="surrogateescape")) is not None
 
     def matches(self, body: bytes) -> list[bytes]:
-        """What it matches in `body`, one after the other, but for empty matches."""
+        """The matches in `body` in their order, empty ones excepted."""
         found = self._regex.finditer(body.decode(errors="surrogateescape"))
         return [match[0].encode(errors="surrogateescape") for match in found if match[0]]
 
     def painted(self, body: bytes, before: str, after: str) -> bytes:
-        """The body, with `before` and `after` around what it matches."""
+        """The body with `before` and `after` around each match."""
         text = body.decode(errors="surrogateescape")
         shown = self._regex.sub(lambda match: f"{before}{match[0]}{after}" if match[0] else "", text)
         return shown.encode(errors="surrogateescape")
 
     @cached_property
     def needed(self) -> list[Needed]:
-        """What is known of the texts that a match holds, the longest first; any of these is enough to search for."""
+        """Texts needed for a match, the longest first; searching for the texts of one element is enough."""
         found = {tuple(sorted(texts)) for texts in _needed(self._parsed, self._any_case)}
         needed = [self._as_needed(texts) for texts in sorted(found, key=lambda texts: (-_shortest(texts), texts))]
         return [one for one in needed if one.sure] or needed
@@ -97,11 +97,12 @@ class Pattern:
 
     @cached_property
     def _keeps_to_lines(self) -> bool:
-        """Whether no match has a newline in it, and each is one wherever its line stands."""
+        """Whether no match contains a newline, and a match in a line doesn't depend on other lines."""
         return bool(self._parsed) and not self._regex.flags & re.DOTALL and _keep_to_lines(self._parsed)
 
     def rows(self, bodies: Bodies) -> list[int]:
-        """Which of the bodies it matches, ascending; they are searched as one text where that is the same."""
+        """Ascending rows of the bodies with a match; the bodies are searched as one text where the result is the
+        same."""
         if self._keeps_to_lines:
             with suppress(UnicodeDecodeError):
                 return self._rows_of_lines(str(bodies.joined, "utf-8"), bodies)
@@ -112,21 +113,21 @@ class Pattern:
         found = []
         at, row, search = 1, 0, self._regex.search
         while row < len(bodies) and (match := search(text, at)):
-            row = bisect_left(ends, match.start(), row)  # of the next one
+            row = bisect_left(ends, match.start(), row)  # the row after the match's
             found.append(row - 1)
             at = ends[row] + 1
         return found
 
 
 def _in_characters(bodies: Bodies) -> list[int]:
-    """Its `ends`, counted in characters of its text."""
+    """`bodies.ends`, counted in characters of the joined text."""
     begins = np.frombuffer(bodies.joined, np.uint8) & 0xC0 != 0x80
     characters = np.concatenate([[0], np.cumsum(begins)])
     return list(characters[bodies.ends].tolist())
 
 
 def _needed(parsed: Iterable[tuple[Any, Any]], any_case: bool) -> Iterator[set[str]]:
-    """Sets of texts: a match holds one of each."""
+    """Sets of texts: a match contains one text of each set."""
     run = ""
     for kind, what in [*parsed, ("END", None)]:
         name = str(kind)
@@ -151,7 +152,7 @@ def _shortest(texts: Iterable[str]) -> int:
 
 
 def _alternatives(parsed: Any) -> set[str]:
-    """The texts, if it is nothing but a text, or several to choose from."""
+    """The texts of a pattern that is one text or a choice between texts; otherwise empty."""
     branches = parsed[0][1][1] if len(parsed) == 1 and str(parsed[0][0]) == "BRANCH" else [parsed]
     if any(str(kind) != "LITERAL" for branch in branches for kind, _ in branch):
         return set()
@@ -181,7 +182,7 @@ def _keeps_to_lines(name: str, what: Any) -> bool:
 
 
 def _has_no_newline(item: tuple[Any, Any]) -> bool:
-    """Of a part of a set of characters."""
+    """Whether an element of a character set excludes the newline."""
     name, what = str(item[0]), item[1]
     if name == "RANGE":
         return not what[0] <= _NEWLINE <= what[1]

@@ -1,12 +1,11 @@
-"""Places: what a path on the command line means, a mounted store or a store's own directory.
+"""Finds the store and the mount that a command line's PLACE means: a store's directory, or its mount point.
 
-The kernel's mount table knows both: a mount of ours has type `fuse.fsstore` and the store's path as its source, so a
-person may name either side, and the verb finds the other.
+The kernel's mount table connects the two: our mounts have type `fuse.fsstore` and the store's path as their source.
 
-Anybody may mount a filesystem that calls itself so. A mount counts when the user who made it, whom the kernel names, is
-this process's, root, or the owner of the store; another is neither asked nor written to.
+Any user may mount a filesystem of that type. A mount is trusted only if its user, which the kernel records, is this
+process's, root, or the owner of the store. Verbs neither read an untrusted mount nor write to it.
 
-What is mounted may hang, and with it everybody who looks at it: whatever could is asked in a thread, for a moment.
+A mount may hang, and every system call in it, too. Such calls are made in a thread and abandoned after a moment.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ PATIENCE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A store mounted on this machine, as the mount table shows it; `device` (major:minor) tells it from all others."""
+    """A mounted store, as in the mount table; `device` (major:minor) identifies the mount."""
 
     mountpoint: Path
     store: Path
@@ -48,14 +47,13 @@ class Mount:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether it was made by this process's user, root, or the owner of the store."""
+        """Whether this process's user, root, or the store's owner made it."""
         return self.user in (os.geteuid(), 0) or self.user == _owner(self.store)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a path means: a store, and the mount to reach it through when there is one; `named_mount` when the path was
-    the mount's."""
+    """A store named on the command line, and its mount, if any; `named_mount`: the path was the mount's."""
 
     store: Path
     mount: Mount | None
@@ -63,7 +61,7 @@ class Place:
 
 
 def mounts(table: Path = MOUNT_TABLE) -> list[Mount]:
-    """Every mounted store, oldest first."""
+    """All mounted stores, oldest first."""
     return list(_parse(table.read_text(errors="surrogateescape")))
 
 
@@ -75,7 +73,7 @@ def _parse(table: str) -> Iterator[Mount]:
 
 
 def patiently(ask: Callable[[], T], late: T) -> T:
-    """What `ask` returns or raises; `late` when it does not within PATIENCE_SECONDS, for it may never."""
+    """The result of `ask`, or its OSError or ValueError; `late` if it takes longer than PATIENCE_SECONDS."""
     answer: Future[T] = Future()
 
     def run() -> None:
@@ -84,7 +82,7 @@ def patiently(ask: Callable[[], T], late: T) -> T:
         except (OSError, ValueError) as error:
             answer.set_exception(error)
 
-    threading.Thread(target=run, daemon=True).start()  # one that never returns must not keep us
+    threading.Thread(target=run, daemon=True).start()  # a call that hangs must not keep the process alive
     done, _ = wait([answer], PATIENCE_SECONDS)
     return answer.result() if done else late
 
@@ -97,26 +95,25 @@ def _owner(store: Path) -> int | None:
 
 
 def absolute(path: str | Path) -> Path:
-    """`path` as the mount table would spell it; works for a mount whose daemon is gone or hangs, where lstat does not
-    answer."""
+    """`path` as the mount table spells it. It does not wait for a hanging mount's daemon, as lstat would."""
     return Path(patiently(lambda: os.path.realpath(path), os.path.abspath(path)))
 
 
 def mount_at(mountpoint: Path, table: Path = MOUNT_TABLE) -> Mount | None:
-    """The store mounted on exactly this directory (the newest, when they are stacked)."""
+    """The store mounted on exactly this directory; the newest of stacked mounts."""
     return next((mount for mount in reversed(mounts(table)) if mount.mountpoint == mountpoint), None)
 
 
 def require_outside_mounts(target: Path) -> None:
-    """CommandError: `target`, which is absolute, is in a mount."""
+    """CommandError: the absolute path `target` is in a mount."""
     if within := next(filter(None, map(mount_at, (target, *target.parents))), None):
         reason = f"{target} is in the mount of {within.store}, where a folder is a topic"
         raise CommandError(reason, "name a directory elsewhere", os.EX_USAGE)
 
 
 def mount_of(store: Path, table: Path = MOUNT_TABLE) -> Mount | None:
-    """Where `store` is mounted: for writing when it is, otherwise the newest mount. One that is not trusted is left
-    out, with a word on standard error."""
+    """The mount of `store`: a writable one, if any, otherwise the newest. Untrusted mounts are skipped with a
+    warning."""
     found = []
     for mount in mounts(table):
         if mount.store == store:
@@ -133,8 +130,8 @@ def _untrusted(mount: Mount) -> str:
 
 
 class Answer(Enum):
-    """How a mount answers: YES; NO, its daemon is gone; LATE, not within a moment, it may hang; NOT_ASKED, it is not
-    trusted."""
+    """The result of asking a mount: YES; NO: its daemon is gone; LATE: no answer in time, it may hang; NOT_ASKED: it is
+    not trusted."""
 
     YES = "yes"
     NO = "no"
@@ -143,11 +140,11 @@ class Answer(Enum):
 
 
 def answer_of(mountpoint: Path) -> Answer:
-    """Ask what is mounted there (or the directory, when nothing is) for a sign of life, without waiting for ever."""
+    """Ask the filesystem at `mountpoint` for a sign of life, within PATIENCE_SECONDS."""
 
     def ask() -> Answer:
         try:
-            os.statvfs(mountpoint)  # a stat would be answered from the kernel's cache, long after the daemon is gone
+            os.statvfs(mountpoint)  # the kernel's cache would answer a stat long after the daemon's end
         except OSError as error:
             return Answer.NO if error.errno == errno.ENOTCONN else Answer.YES
         return Answer.YES
@@ -156,7 +153,7 @@ def answer_of(mountpoint: Path) -> Answer:
 
 
 def require_answer(mount: Mount) -> None:
-    """CommandError when the daemon behind `mount` is gone, or does not answer."""
+    """CommandError: the mount's daemon is gone, or does not answer."""
     answer = answer_of(mount.mountpoint)
     if answer is Answer.NO:
         raise CommandError(f"the mount at {mount.mountpoint} is dead", f"mountctl umount {mount.mountpoint}")
@@ -165,8 +162,8 @@ def require_answer(mount: Mount) -> None:
 
 
 def _late(mount: Mount) -> CommandError:
-    """Why a mount does not answer, as far as its processes say."""
-    from mountctl.control import state_of  # rarely
+    """The error for a mount that does not answer, with the reason that its processes give."""
+    from mountctl.control import state_of  # rarely needed
 
     reason, remedy = f"the daemon of {mount.mountpoint} is not answering", "look into its log, or try again later"
     if stopped := _stopped_writer(mount.store):
@@ -178,8 +175,8 @@ def _late(mount: Mount) -> CommandError:
 
 
 def _stopped_writer(store: Path) -> int | None:
-    """Process that has the store open for writing, if somebody stopped it."""
-    from engine import writer_of  # rarely
+    """Pid of the process that has the store open for writing, if it is stopped."""
+    from engine import writer_of  # rarely needed
 
     try:
         pid = patiently(lambda: writer_of(store), None)
@@ -189,12 +186,12 @@ def _stopped_writer(store: Path) -> int | None:
 
 
 def nothing_mounted(place: str | Path) -> CommandError:
-    """The refusal of a verb that needs a mount."""
+    """The error of a verb that needs a mount."""
     return CommandError(f"no store is mounted at {place}", "see what is mounted with `mountctl status`", os.EX_USAGE)
 
 
 def find_mount(text: str) -> Mount:
-    """The mount that the person means, which answers; CommandError where there is none, or its daemon does not."""
+    """The mount of the store that `text` names. CommandError: there is none, or its daemon does not answer."""
     mount = find(text).mount
     if mount is None:
         raise nothing_mounted(text)
@@ -203,7 +200,7 @@ def find_mount(text: str) -> Mount:
 
 
 def find(text: str, table: Path = MOUNT_TABLE) -> Place:
-    """What the person means by `text`: a mount point (or a path below one) or a store's directory."""
+    """The store and mount that `text` names: a mount point, a path below one, or a store's directory. CommandError."""
     if not text:
         raise CommandError("'' is no path", "name a store or a mount point", os.EX_USAGE)
     path = absolute(text)
@@ -220,7 +217,7 @@ def find(text: str, table: Path = MOUNT_TABLE) -> Place:
 
 
 def _remedy(text: str, path: Path, table: Path) -> str:
-    """What to do about `text`, which was given as a place and is none."""
+    """A remedy for `text`, which is no PLACE."""
     context = click.get_current_context(silent=True)
     if context is not None and (swapped := _behind_place(context, text)) and _is_place(absolute(swapped), table):
         usage = " ".join(context.command.collect_usage_pieces(context)[1:])
@@ -230,7 +227,7 @@ def _remedy(text: str, path: Path, table: Path) -> str:
 
 
 def _behind_place(context: click.Context, text: str) -> str:
-    """The argument of a verb that stands behind PLACE, where `text` is its PLACE; "" where there is none."""
+    """The argument after PLACE, if `text` is the PLACE; otherwise ""."""
     first, *others = (
         argument.name or "" for argument in context.command.params if isinstance(argument, click.Argument)
     )

@@ -1,4 +1,4 @@
-"""Preflight: what can be known to be wrong before a daemon is started, each said with what to do about it."""
+"""Preflight: checks before a daemon is started. Each error has a remedy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FUSE_CONFIG = Path("/etc/fuse.conf")
 
 
 def check_machine(device: Path = FUSE_DEVICE) -> None:
-    """This machine can mount FUSE filesystems, and this program is whole."""
+    """CommandError: this machine can't mount FUSE filesystems, or this program's installation is damaged."""
     require_unmixed()
     if not device.exists():
         raise CommandError(f"{device} is missing", "load the module (modprobe fuse), or give the container the device")
@@ -33,11 +33,11 @@ def check_machine(device: Path = FUSE_DEVICE) -> None:
 
 LEAST_OPEN_FILES = 1024
 LEAST_ADDRESS_BYTES = 4 << 30
-"""The memory that outlives a daemon is mapped whole (1 GiB), and so are files of the store."""
+"""The handover memory (1 GiB) and the store's files are mapped into the address space."""
 
 
 def warn_of_limits() -> None:
-    """Say on standard error which limits of this process a daemon would meet."""
+    """Warn on standard error of limits of this process that a daemon would reach."""
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != resource.RLIM_INFINITY and files < LEAST_OPEN_FILES:
         _warn(
@@ -59,7 +59,7 @@ def _warn(text: str) -> None:
 
 
 def fusermount() -> str:
-    """Path of fusermount3, which mounts for ordinary users and unmounts for all."""
+    """Path of fusermount3: it mounts for ordinary users, and unmounts for all."""
     found = shutil.which("fusermount3")
     if not found:
         raise CommandError("fusermount3 is missing", "install it (apt install fuse3)")
@@ -67,7 +67,7 @@ def fusermount() -> str:
 
 
 def check_mountpoint(mountpoint: Path) -> None:
-    """`mountpoint` is an empty directory with nothing mounted on it; a mount whose daemon is gone is cleared away."""
+    """CommandError: `mountpoint` is no empty directory, or is in use. A dead daemon's mount is unmounted."""
     clear_dead_mount(mountpoint)
     if mounted := mount_at(mountpoint):
         reason = f"mount point {mountpoint} is busy: {mounted.store} is mounted there"
@@ -86,7 +86,7 @@ def check_mountpoint(mountpoint: Path) -> None:
 
 
 def _version_to_replace(mount: Mount) -> str | None:
-    """Of the daemon that serves it, if `mountctl restart` would have another version go on."""
+    """Version of the mount's daemon, if `mountctl restart` would replace it by another version."""
 
     def ask() -> str | None:
         status = json.loads((mount.mountpoint / "@store/status.json").read_bytes())
@@ -100,13 +100,13 @@ def _version_to_replace(mount: Mount) -> str | None:
 
 
 def clear_dead_mount(mountpoint: Path) -> None:
-    """Unmount what a dead daemon left at `mountpoint`: every access there fails with ENOTCONN."""
+    """Unmount a dead daemon's mount, in which every access fails with ENOTCONN."""
     if answer_of(mountpoint) is Answer.NO:
         subprocess.run([fusermount(), "-u", "-z", str(mountpoint)], check=True, capture_output=True)
 
 
 def check_apart(store: Path, mountpoint: Path) -> None:
-    """Neither lies in the other: the daemon would wait for itself."""
+    """CommandError: store and mount point overlap. The daemon would wait for itself."""
     if mountpoint == store or store in mountpoint.parents or mountpoint in store.parents:
         raise CommandError(
             f"store {store} and mount point {mountpoint} overlap",
@@ -116,7 +116,7 @@ def check_apart(store: Path, mountpoint: Path) -> None:
 
 
 def check_store(store: Path, may_create: bool) -> None:
-    """`store` is a directory, or can become one."""
+    """CommandError: `store` is no directory and can't be made."""
     if store.exists():
         if not store.is_dir():
             raise CommandError(f"store {store} is not a directory", "name a store's directory", os.EX_NOINPUT)
@@ -127,7 +127,7 @@ def check_store(store: Path, may_create: bool) -> None:
 
 
 def check_unmounted(store: Path) -> None:
-    """Nobody has the store mounted to write it. A writer that did not mount it is met when the store is opened."""
+    """CommandError: the store is mounted for writing. Opening it finds other writers."""
     for mount in mounts():
         if (
             mount.store == store
@@ -141,7 +141,7 @@ def check_unmounted(store: Path) -> None:
 
 
 def check_allow_other(config: Path = FUSE_CONFIG) -> None:
-    """Root may always let other users in; anyone else when fuse.conf says so."""
+    """CommandError: an ordinary user may not use --allow-other here. Root always may."""
     if os.geteuid() == 0:
         return
     lines = config.read_text().splitlines() if config.exists() else []

@@ -1,5 +1,5 @@
-"""Processes: what one that opens a store needs of the system (open files, an allocator for a long life with threads),
-and whether another one is stopped."""
+"""Settings of this process (open files, an allocator for a long-lived process with threads), and the state of
+another."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from pathlib import Path
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1  # from glibc's malloc.h
 _LARGE_BYTES = 1 << 20
-"""From this size on memory is mapped on its own. Less costs: from 128 KiB on, a `.log` is read half as fast."""
+"""Larger allocations are mapped separately. A limit of 128 KiB or less would halve the speed of reading a `.log`."""
 _SPARE_BYTES = 32 << 20
-"""So much at the heap's end is kept for what comes next."""
+"""Free memory that stays at the heap's end for later allocations."""
 _TRIM_INTERVAL_SECONDS = 1.0
 
 
 def set_up_allocator() -> None:
-    """Have all threads that start from now on allocate from the same memory. Without effect where there is no glibc.
+    """Have all threads started later share one malloc arena. Without effect without glibc.
 
-    Otherwise each thread has an arena of its own, which keeps the most that was ever freed in it: what rendering takes,
-    or Python's table of names, a megabyte that is recreated every twenty minutes by whichever thread comes to it. So a
-    daemon would grow for hours, until it has happened to each of them. That all wait for one lock costs nothing:
-    who allocates holds Python's already.
+    Otherwise each thread's arena keeps the most that was ever freed in it: rendering buffers, or Python's table of
+    names, a megabyte that one thread or another recreates every twenty minutes. A daemon would grow for hours. The
+    shared lock costs nothing, since an allocating thread holds Python's lock already.
 
-    What is large is mapped on its own, and given back when it is freed. Otherwise glibc takes pieces of up to 32 MiB
-    from the heap as soon as one was freed, and decompressed bodies leave holes there, as large as all that clients may
-    hold.
+    Large allocations are mapped separately and unmapped when they are freed. Otherwise glibc would take blocks of up to
+    32 MiB from the heap once one was freed. Decompressed bodies would leave holes there, as large as all that clients
+    may hold.
     """
     with suppress(AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -41,12 +40,9 @@ def set_up_allocator() -> None:
 
 
 def start_trimming() -> None:
-    """Have a thread give free pages inside the heap back to the system, for as long as the process lives. Without
-    effect where there is no glibc of 2.33 or later.
-
-    What clients begin and drop, such as lines without an end, comes in pieces that are too small to be mapped on their
-    own. When it is freed it leaves holes, and they would count beside all that the next clients may hold.
-    """
+    """Start a thread that returns free heap pages to the system. Without effect before glibc 2.33. Unfinished lines of
+    clients and the like are allocated in pieces too small to be mapped separately. Freed, they leave holes, which would
+    count in addition to all that the next clients may hold."""
     libc = ctypes.CDLL(None)
     with suppress(AttributeError):
         libc.mallinfo2.restype = _MallocInfo
@@ -63,8 +59,8 @@ class _MallocInfo(ctypes.Structure):
 
 
 def _trim(libc: ctypes.CDLL) -> None:
-    """Trim when the process has much more memory than is in use, and more than trimming left the last time."""
-    with Path("/proc/self/statm").open("rb", buffering=0) as statm:  # for good: there may be no descriptor left one day
+    """Trim when much more memory is resident than in use, and more than the last trim left."""
+    with Path("/proc/self/statm").open("rb", buffering=0) as statm:  # kept open: later there may be no free descriptor
         least = _unused_bytes(libc, statm)
         while True:
             time.sleep(_TRIM_INTERVAL_SECONDS)
@@ -75,7 +71,7 @@ def _trim(libc: ctypes.CDLL) -> None:
 
 
 def _unused_bytes(libc: ctypes.CDLL, statm: FileIO) -> int:
-    """Private memory that is not allocated by way of glibc: its holes, and what Python has mapped itself."""
+    """Private memory that glibc has not allocated to a caller: its holes, and Python's own mappings."""
     _, resident, shared, *_ = map(int, os.pread(statm.fileno(), 256, 0).split())
     info = libc.mallinfo2()
     in_use: int = info.uordblks + info.hblkhd
@@ -83,13 +79,13 @@ def _unused_bytes(libc: ctypes.CDLL, statm: FileIO) -> int:
 
 
 def raise_open_files() -> None:
-    """Allow as many descriptors as the system lets us have: the more there are, the more files a store keeps mapped."""
+    """Raise the limit of open files to the maximum: it bounds how many files stay mapped."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether somebody has stopped that process (SIGSTOP, a debugger)."""
+    """Whether the process is stopped (SIGSTOP, a debugger)."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
     except OSError:

@@ -1,7 +1,7 @@
-"""Which messages a command line asks for: topics by name or glob, from when until when, with which tag and key.
+"""The messages that a command line selects: topics by name or glob, a range of offsets or times, tags, a key.
 
-TOPIC[/QUEUE[/OFFSET]]   as the path below a mount point would be; where several can be meant the topic may be a
-                         glob: 'ord*', '*/0'
+TOPIC[/QUEUE[/OFFSET]]   a path below a mount point; where a verb takes several topics, the topic may be a glob:
+                         'ord*', '*/0'
 2026-01-31T09:30         a time: ISO 8601, local without a zone
 @1769848200000           the same, in epoch milliseconds
 -1h, -1d12h, -15m, -30s  a time before now
@@ -29,7 +29,7 @@ from mountctl.local_store import LocalStore
 from mountctl.output import visible
 
 _FIRST_STEP, _LARGEST_STEP = 64, 8192
-"""How many messages are read at once, backwards, where not each is wanted."""
+"""Batch sizes for reading backwards when a tag is selected."""
 
 _GLOB = re.compile(r"[*?\[]")
 _SPAN = re.compile(r"(\d+)(ms|[smhdw])")
@@ -38,7 +38,7 @@ _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, 
 
 
 def parse_time(text: str, now_ms: int | None = None) -> int:
-    """Epoch milliseconds of a time on the command line."""
+    """Epoch milliseconds of a time on the command line. CommandError."""
     if match := _BEFORE_NOW.fullmatch(text):
         before_ms = sum(int(number) * _UNITS_MS[unit] for number, unit in re.findall(_SPAN, match[1]))
         return max((time.time_ns() // 1_000_000 if now_ms is None else now_ms) - before_ms, 0)
@@ -50,13 +50,13 @@ def parse_time(text: str, now_ms: int | None = None) -> int:
 
 
 def find_topic(client: StoreClient, name: str) -> Topic:
-    """The topic of that name, which is no glob; or an error that names those there are."""
+    """The topic `name`, which is no glob. CommandError names the existing topics."""
     topics = client.topics()
     return next((topic for topic in topics if topic.name == name), None) or _none_named("no topic", name, topics)
 
 
 def tell_new_topic(client: StoreClient, name: str) -> None:
-    """Say on standard error that publishing makes a topic: its name may be a slip."""
+    """Warn on standard error that publishing creates a topic, since its name may be a typing error."""
     if not client.has_topic(name):
         near = difflib.get_close_matches(name, [topic.name for topic in client.topics()], 2)
         guess = f" (did you mean {' or '.join(map(visible, near))}?)" if near else ""
@@ -64,7 +64,7 @@ def tell_new_topic(client: StoreClient, name: str) -> None:
 
 
 def topics_named(topics: Sequence[Topic], name: str) -> list[Topic]:
-    """Those that a name or a glob means, at least one; an error names those there are."""
+    """The topics that a name or glob matches, at least one. CommandError names the existing topics."""
     is_glob = bool(_GLOB.search(name))
     found = [topic for topic in topics if (fnmatchcase(topic.name, name) if is_glob else topic.name == name)]
     return found or _none_named("no topic matches" if is_glob else "no topic", name, topics)
@@ -77,7 +77,7 @@ def _none_named(reason: str, name: str, topics: Sequence[Topic]) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A topic, narrowed to a queue and to a queue offset where those are given."""
+    """A topic, and optionally a queue and a queue offset in it."""
 
     topic: str
     queue: int | None = None
@@ -85,13 +85,13 @@ class Target:
 
     @property
     def plain_path(self) -> str:
-        """Where a mount shows the same: the file of a message, the text of a queue or a topic."""
+        """The corresponding path below a mount point: the file of a message, the text of a queue or a topic."""
         numbers = (str(number) for number in (self.queue, self.offset) if number is not None)
         return "/".join((self.topic, *numbers)) + ".log" * (self.offset is None)
 
 
 def parse_target(text: str) -> Target:
-    """`TOPIC[/QUEUE[/OFFSET]]`, as the path below a mount point would be."""
+    """Parse `TOPIC[/QUEUE[/OFFSET]]`, a path below a mount point."""
     topic, *numbers = text.strip("/").split("/")
     if not topic or len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
         raise CommandError(f"{text!r} is not a message path (TOPIC[/QUEUE[/OFFSET]])", exit_code=os.EX_USAGE)
@@ -99,7 +99,7 @@ def parse_target(text: str) -> Target:
 
 
 def narrowed(topic: Topic, target: Target) -> tuple[Queue, ...]:
-    """The queues of `topic` that `target` names."""
+    """The queues of `topic` that `target` selects."""
     if target.queue is None:
         return topic.queues
     for queue in topic.queues:
@@ -120,8 +120,8 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the options ask for: messages from `start` until before `end` (an offset, or a time), that have one of
-    `tags` and the key, where those are given."""
+    """The selecting options: messages from `start` until before `end` (offsets, or times), with one of `tags` and with
+    `key`, where these are given."""
 
     start: str | None = None
     end: str | None = None
@@ -130,16 +130,16 @@ class Selection:
     now_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
     def takes(self, message: MessageRow) -> bool:
-        """Whether the message has one of the tags; it needs its attributes, if tags are asked for."""
+        """Whether the message has one of the tags; it needs its attributes, if there are tags."""
         return not self.tags or message.attributes.get("tags", "") in self.tags
 
     def has_key(self, message: MessageRow) -> bool:
-        """Whether a message, with its attributes, has the key, if one is asked for."""
+        """Whether a message, with its attributes, has the key, if there is one."""
         known = (*message.attributes.get("keys", "").split(" "), message.attributes.get("unique_key"))
         return self.key is None or self.key in known
 
     def narrow(self, store: LocalStore, topic: str, queue: Queue) -> Range:
-        """What it leaves of a queue."""
+        """The selected range of a queue."""
         start, end = (
             default if text is None else self._offset(store, topic, queue.number, text)
             for text, default in ((self.start, queue.min_offset), (self.end, queue.max_offset))
@@ -151,7 +151,7 @@ class Selection:
 
 
 def takes_selection(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb --from, --until, --tag and --key: its function gets them as `selection`."""
+    """Give a verb --from, --until, --tag and --key; its function gets them as `selection`."""
 
     @functools.wraps(command)
     def with_selection(start: str | None, end: str | None, tags: tuple[str, ...], key: str | None, **rest: Any) -> Any:
@@ -177,7 +177,7 @@ def takes_selection(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def ranges_of(store: LocalStore, targets: Iterable[Target], selection: Selection) -> list[Range]:
-    """What targets and selection leave of each queue, as it stands now, in the order of the targets."""
+    """The selected range of each queue, with its current bounds, in the order of the targets."""
     topics = store.topics()
     found: dict[tuple[str, int], Range] = {}
     for target in targets:
@@ -189,14 +189,14 @@ def ranges_of(store: LocalStore, targets: Iterable[Target], selection: Selection
 
 
 def messages_in(store: LocalStore, chosen: Range, selection: Selection, attributes: bool) -> Iterator[MessageRow]:
-    """The messages of a range that are asked for but for their key, oldest first; damaged ones are left out."""
+    """Messages of a range with the selected tags, oldest first; damaged ones are skipped. The key is not checked."""
     count = max(chosen.end - chosen.start, 0)
     found = store.messages(chosen.topic, chosen.queue, chosen.start, count, attributes or bool(selection.tags))
     return filter(selection.takes, found)
 
 
 def messages_with_key(store: LocalStore, ranges: Iterable[Range], selection: Selection) -> list[MessageRow]:
-    """The messages of those ranges with the selection's key, oldest first, with their attributes."""
+    """Messages of the ranges with the selection's key, oldest first, with their attributes."""
     assert selection.key is not None
     by_queue = {(chosen.topic, chosen.queue): chosen for chosen in ranges}
     found = []
@@ -209,12 +209,12 @@ def messages_with_key(store: LocalStore, ranges: Iterable[Range], selection: Sel
 
 
 def in_order(messages: Iterable[MessageRow]) -> list[MessageRow]:
-    """The same messages in the order in which they were stored."""
+    """The messages, sorted by physical offset."""
     return sorted(messages, key=attrgetter("physical_offset"))
 
 
 def newest(store: LocalStore, chosen: Range, selection: Selection, count: int, attributes: bool) -> list[MessageRow]:
-    """The newest `count` messages of a range that are asked for, oldest first; read backwards, as far as it takes."""
+    """The newest `count` selected messages of a range, oldest first, read backwards."""
     found: list[MessageRow] = []
     end, step = chosen.end, count if not selection.tags else max(count, _FIRST_STEP)
     while end > chosen.start and len(found) < count:

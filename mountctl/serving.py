@@ -1,4 +1,4 @@
-"""Serving a store at a mount point: what the daemon, or a foreground mount, does from opening to closing."""
+"""Serving a store at a mount point, from opening to closing, in a daemon or in the foreground."""
 
 from __future__ import annotations
 
@@ -45,16 +45,14 @@ log = logging.getLogger("mountctl")
 LOG_INTERVAL_SECONDS = 5.0
 SHOW_INTERVAL_SECONDS = 0.1
 REFUSED_SECONDS, LONGEST_REFUSED_SECONDS = 1.0, 60.0
-"""How often a disk that refused is looked at; how long at most until the first look."""
+"""Interval for testing a disk that refused writes, and the longest pause before the first test."""
 
 
 def serve_request(
     request: MountRequest, reporter: Reporter, log_file: LogFile | None, keeper: Keeper | None = None
 ) -> None:
-    """Open the store, serve it at the mount point until it is unmounted or a signal ends it, and close it.
-
-    The caller has held back SIGHUP (`daemon.hold_hangups`).
-    """
+    """Open the store, serve it at the mount point until an unmount or a signal, and close it. The caller has blocked
+    SIGHUP (`daemon.hold_hangups`)."""
     log_to_stderr()
     if log_file is not None:
         logging.getLogger().addHandler(SystemLog(log_file))
@@ -64,11 +62,11 @@ def serve_request(
     interrupts = Interrupts()
     hangups = Hangups(log_file)
     log.info("process %d opens %s (%s)", os.getpid(), request.store, request.mode)
-    is_first = keeper is None or keeper.inherited is None  # the next server of a mount has a store to go on with
+    is_first = keeper is None or keeper.inherited is None  # a next server never creates its store
     create = request.mode == "write" and is_first
     config = _going_on(_config(request, reporter), keeper)
     with MessageStore.open(request.store, config, create=create) as store, _Watched(store, keeper):
-        gc.freeze()  # a store of many queues is many objects that stay: the collector need not go through them
+        gc.freeze()  # a store of many queues has many permanent objects, which the collector need not visit
         _log_opening(store)
         hangups.store = store
         try:
@@ -76,7 +74,7 @@ def serve_request(
             facts = partial(_facts, log_file)
             serve(store, request.mountpoint, _serve_options(request), ready=ready, keeper=keeper, facts=facts)
         finally:
-            _ignore(ENDING_SIGNALS)  # it ends already
+            _ignore(ENDING_SIGNALS)  # the end has begun
         is_left = keeper is not None and keeper.is_left
         log.info("closing the store, for the next server" if is_left else "unmounted; closing the store")
     if keeper is not None and keeper.is_left:
@@ -85,16 +83,15 @@ def serve_request(
 
 
 def _going_on(config: StoreConfig, keeper: Keeper | None) -> StoreConfig:
-    """The same for the next server of a mount: only for the store of the last one, and read-only where a flush of that
-    one has failed."""
+    """The configuration of a next server: only the last server's store, and read-only after a failed flush."""
     known = keeper.memory.store if keeper is not None and keeper.inherited is not None else StoreNote()
     identity = StoreIdentity(known.name, known.inode) if known.inode else None
     return replace(config, identity=identity, stopped=known.failure or config.stopped, serves_readers=True)
 
 
 class _Watched:
-    """Notes for the next server what happens to the store; where the disk refuses to be written, has another server
-    try as soon as it does not."""
+    """Records the store's identity and failures for the next server; requests a restart once a refusing disk takes
+    writes."""
 
     def __init__(self, store: MessageStore, keeper: Keeper | None) -> None:
         self._store = store
@@ -118,11 +115,12 @@ class _Watched:
     def _note_failure(self, error: FlushFailedError) -> None:
         assert self._keeper is not None
         if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ESTALE:
-            return  # the store is elsewhere, and nothing was refused: the next server waits for it
+            return  # the store was moved, and no write was refused: the next server waits for it
         self._keeper.memory.store = self._keeper.memory.store._replace(failure=one_line(error))
 
     def _wait_for_disk(self, refused: int) -> None:
-        """Look once a second, the first time the later the more servers were refused; then ask for a restart."""
+        """Test the disk once a second, then request a restart. The first pause grows with the number of refused
+        servers."""
         assert self._keeper is not None
         pause = min(2.0 ** (refused - 1), LONGEST_REFUSED_SECONDS)
         while not self._ending.wait(pause):
@@ -143,7 +141,7 @@ SysExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType 
 
 
 class LogFormatter(logging.Formatter):
-    """A record is one line, whatever names from disk and words of publishers are in it; a traceback is indented."""
+    """Formats a record as one line, even with names and texts from outside in it; a traceback is indented."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s")
@@ -156,14 +154,14 @@ class LogFormatter(logging.Formatter):
 
 
 def log_to_stderr() -> None:
-    """Have this process log there, from INFO on."""
+    """Log to standard error, from INFO on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter())
     logging.basicConfig(handlers=[handler], level=logging.INFO)
 
 
 def _facts(log_file: LogFile | None) -> dict[str, object]:
-    """What status.json says of the process that serves."""
+    """Fields of status.json about the serving process."""
     return {
         "log_file": None if log_file is None else str(log_file.path),
         "log_problem": None if log_file is None else log_file.problem,
@@ -171,16 +169,14 @@ def _facts(log_file: LogFile | None) -> dict[str, object]:
 
 
 def prepare(request: MountRequest, handed_over: int) -> None:
-    """Try what can be tried while another server serves: OptionError, HandoverError."""
+    """Check the options and libfuse's version while another server serves. OptionError, HandoverError."""
     _config(request, Reporter())
     require_agreement(handed_over)
 
 
 class Interrupts:
-    """Until the mount is there, what ends it interrupts the opening; what means nothing to a mount does not kill it.
-
-    Once it is there whoever serves it answers, and nothing may interrupt the closing, however impatient somebody is.
-    """
+    """Signals before the mount is there: ENDING_SIGNALS interrupt the opening, and harmless ones are ignored. Later the
+    serving loop handles them, and no signal interrupts the closing."""
 
     def __init__(self) -> None:
         self._is_opening = True
@@ -193,7 +189,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def end(self) -> None:
-        """The mount is there."""
+        """Stop interrupting: the mount is there."""
         self._is_opening = False
 
 
@@ -203,16 +199,14 @@ def _ignore(numbers: Iterable[int]) -> None:
 
 
 class Hangups:
-    """Answers SIGHUP in a thread: the log file is reopened, and the store's retention read again.
-
-    In the foreground of a terminal it means that the terminal is gone: the mount ends.
-    """
+    """A thread for SIGHUP: it reopens the log file and reads the store's retention again. In the foreground of a
+    terminal SIGHUP means that the terminal is gone, so the mount ends."""
 
     def __init__(self, log_file: LogFile | None) -> None:
         self.store: MessageStore | None = None
-        """The store, once it is open."""
+        """The open store; None before the opening."""
         self._log_file = log_file
-        self._on_terminal = log_file is None and os.isatty(sys.stderr.fileno())  # one that is gone can't be asked
+        self._on_terminal = log_file is None and os.isatty(sys.stderr.fileno())  # later it may be gone
         threading.Thread(target=self._run, name="mountctl-hangups", daemon=True).start()
 
     def _run(self) -> None:
@@ -220,7 +214,7 @@ class Hangups:
             signal.sigwait({signal.SIGHUP})
             try:
                 self._answer()
-            except Exception as error:  # the next SIGHUP is to be answered, whatever came of this one
+            except Exception as error:  # after any error the next SIGHUP is still handled
                 is_foreseen = isinstance(error, StoreError | OSError)
                 log.error("SIGHUP: %s", one_line(error), exc_info=not is_foreseen)
 
@@ -258,7 +252,7 @@ def _serve_options(request: MountRequest) -> ServeOptions:
 
 
 def _progress(reporter: Reporter) -> Callable[[RecoveryProgress], None]:
-    """Tell how far recovery is: often to the person who waits, now and then to the log."""
+    """Reports recovery's progress, often to the waiting command, rarely to the log."""
 
     def to_log(stage: str, done: int, total: int) -> None:
         log.info("%s: %s of %s", stage, human_size(done), human_size(total))

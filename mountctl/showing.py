@@ -1,4 +1,4 @@
-r"""How messages are printed: their bodies, JSON, or a format of the person's own.
+r"""Printing of messages: as bodies, JSON, or in a format given by --format.
 
 %t topic   %q queue   %o queue offset   %b body   %S its size in bytes   %k keys   %g tag   %m message id
 %T store time, epoch ms   %D the same, local   %h properties, NAME=VALUE,...   %{NAME} one   %j JSON   %% a percent
@@ -56,11 +56,10 @@ _WITHOUT_ATTRIBUTES = frozenset("tqobS%")
 
 
 class Format:
-    """A format of the person's own, understood. A newline follows each message, unless the format ends in one, or in a
-    NUL."""
+    """A parsed --format text. A newline is added to each message, unless the format ends in a newline or NUL."""
 
     def __init__(self, text: str) -> None:
-        """CommandError names what is not understood."""
+        """CommandError names the invalid part."""
         self._parts: list[Part] = []
         self.attributes = False
         for match in _TOKEN.finditer(text):
@@ -91,35 +90,35 @@ class Format:
         return lambda message: literal
 
     def line(self, message: MessageRow) -> bytes:
-        """What is printed of a message."""
+        """The output for a message."""
         return b"".join([part(message) for part in self._parts])
 
 
 class Printer:
-    """Prints messages. `attributes` says whether it wants them with their attributes."""
+    """Prints messages. `attributes`: the messages need their attributes."""
 
     def __init__(self, as_json: bool, template: str | None) -> None:
-        """CommandError: the format is not understood."""
+        """CommandError: the format is invalid."""
         if as_json and template is not None:
             raise CommandError("--json and --format are two ways", "give one of them; %j is JSON", os.EX_USAGE)
         text = "%j" if as_json else template
         self._format: Format | None = None if text is None else Format(text)
         self.attributes = self._format is not None and self._format.attributes
         out = sys.stdout.buffer
-        is_buffered = isinstance(out, io.BufferedIOBase)  # not so with PYTHONUNBUFFERED
+        is_buffered = isinstance(out, io.BufferedIOBase)  # false with PYTHONUNBUFFERED
         self._out = out if is_buffered else io.BufferedWriter(io.FileIO(out.fileno(), "wb", closefd=False))
 
     @property
     def formats(self) -> bool:
-        """Whether more, or other, than bodies is asked for."""
+        """Whether the output is more or other than bodies."""
         return self._format is not None
 
     def line(self, message: MessageRow) -> None:
-        """Print one of several: its body and a newline, or as the format says."""
+        """Print one of several messages: its body and a newline, or as the format says."""
         self.raw(self._format.line(message) if self._format else message.body + b"\n")
 
     def alone(self, message: MessageRow) -> None:
-        """Print the only one: its body byte for byte (a newline follows on a terminal), or as the format says."""
+        """Print a single message: its body byte for byte (with a newline on a terminal), or as the format says."""
         if self._format:
             self.raw(self._format.line(message))
         else:
@@ -127,29 +126,29 @@ class Printer:
             self.raw(message.body + b"\n" * needs_newline)
 
     def raw(self, line: bytes | memoryview) -> None:
-        """Print bytes as they are."""
+        """Print bytes unchanged."""
         self._out.write(line)
 
     def flush(self) -> None:
-        """What was printed is there when this returns."""
+        """Write buffered output."""
         self._out.flush()
 
 
 @contextmanager
 def printing(as_json: bool, template: str | None) -> Iterator[Printer]:
-    """A printer, flushed in the end."""
+    """A printer, flushed at the block's end."""
     printer = Printer(as_json, template)
     yield printer
     printer.flush()
 
 
 def tell_damaged(place: str) -> None:
-    """Say on standard error that the message at TOPIC/QUEUE/OFFSET is left out."""
+    """Warn on standard error that the message at TOPIC/QUEUE/OFFSET is skipped."""
     click.echo(visible(f"mountctl: {place} is damaged, and left out"), err=True)
 
 
 def takes_format(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb --json and --format: its function gets them as `printer`."""
+    """Give a verb --json and --format; its function gets them as `printer`."""
 
     @functools.wraps(command)
     def with_printer(as_json: bool, template: str | None, **rest: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the verbs that move many messages at once need: pyarrow, and a Spark session where one is asked for."""
+"""Preconditions of verbs that move many messages: pyarrow, and a Spark session."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ DRIVER_MEMORY = "2g"
 
 
 def require_arrow() -> None:
-    """CommandError without pyarrow."""
+    """CommandError: pyarrow is missing."""
     if find_spec("pyarrow") is None:
         raise missing("pyarrow", "arrow")
 
 
 @contextmanager
 def spark_session(master: str | None) -> Iterator[SparkSession]:
-    """A quiet session at `master`, or on this machine; where this process has one already, that one. CommandError
-    without pyspark or Java."""
+    """A quiet Spark session at `master`, or on this machine; an existing session is reused. CommandError: pyspark or
+    Java is missing."""
     try:
         from pyspark.sql import SparkSession
     except ImportError:
@@ -50,7 +50,7 @@ def spark_session(master: str | None) -> Iterator[SparkSession]:
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     with _silent():
         session = builder.config("spark.log.level", "ERROR").getOrCreate()
-    logging.disable()  # an interrupt has py4j log tracebacks
+    logging.disable()  # py4j logs tracebacks at an interrupt
     try:
         yield session
     finally:
@@ -60,8 +60,8 @@ def spark_session(master: str | None) -> Iterator[SparkSession]:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """What is started in the block has no standard error: Java says seven lines there that nobody asked for. What goes
-    wrong comes as an exception."""
+    """Discard standard error of processes started in the block: Java prints seven lines of notices. Errors arrive as
+    exceptions."""
     kept = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), 2)

@@ -1,11 +1,12 @@
 """The next server of a mount: `python -m mountctl.successor MEMORY LINK REQUEST REPORTS LOG_FILE [OPTION...]`.
 
-The keeper starts it (mountctl/keeper.py) while the last server serves, so that it has loaded what it needs when that
-one is killed or leaves. The first four are descriptors: the shared memory, the link to the keeper, a file with the
-mount as it was asked for, and who waits for it (-1: nobody). The options change that mount, the last one first.
+The keeper starts it (mountctl/keeper.py) while the last server serves, so that it is loaded when that one is killed or
+leaves. The first four arguments are descriptors: the shared memory, the link to the keeper, a file with the
+MountRequest's text, and a pipe for reports to the waiting command (-1: there is none). The options change the request;
+later ones take precedence.
 
-While it waits it holds nothing of the mount but the shared memory, which it does not change. /dev/fuse comes with the
-word to go on.
+While it waits, it holds no part of the mount except the shared memory, which it does not change. The message GO brings
+/dev/fuse.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 
 def main() -> int:
-    """Serve on; the exit status."""
+    """Take over and serve; returns the exit status."""
     memory, link, text, reports = descriptors = [int(word) for word in sys.argv[1:5]]
     for descriptor in descriptors[: 3 if reports < 0 else 4]:
         os.set_inheritable(descriptor, False)
@@ -37,7 +38,7 @@ def main() -> int:
     to_keeper = socket.socket(fileno=link)
 
     def server(reporter: daemon.Reporter, _: Keeper | None) -> None:
-        set_up_allocator()  # before anything starts a thread
+        set_up_allocator()  # before a thread starts
         from mountctl.serving import prepare, serve_request
 
         with os.fdopen(text, "rb") as file:
@@ -45,7 +46,7 @@ def main() -> int:
             asked = MountRequest.from_text(file.read()).changed_by(parse(options))
         prepare(asked, memory)
         device = _wait(to_keeper)
-        log_file.use()  # what it was when we started may have been rotated away
+        log_file.use()  # the log file may have been rotated since the start
         try:
             handed_over = Handover(memory)
             handed_over.take_over()
@@ -58,14 +59,15 @@ def main() -> int:
 
 
 def _refuse(keeper: socket.socket, error: Exception) -> None:
-    """Tell the keeper why it needs another server."""
+    """Send the keeper the reason why this server can't take over."""
     reason = one_line(error).encode(errors="replace")[: LARGEST_MESSAGE_BYTES // 2]
     with suppress(OSError):
         keeper.send(b"%b %b" % (KeeperMessage.REFUSED.value, reason))
 
 
 def _wait(keeper: socket.socket) -> int:
-    """/dev/fuse, when it is our turn. Until then we are the first to go where memory is short: nobody would miss us."""
+    """Wait for GO and return /dev/fuse. Until then this process is the first that the kernel kills for want of
+    memory."""
     before = OOM_SCORE.read_text()
     with suppress(OSError):
         OOM_SCORE.write_text("1000")
@@ -83,4 +85,4 @@ def _wait(keeper: socket.socket) -> int:
 
 
 if __name__ == "__main__":
-    os._exit(main())  # all is closed, and taking the interpreter down takes as long as a restart
+    os._exit(main())  # everything is closed, and the interpreter's shutdown takes as long as a restart

@@ -1,13 +1,13 @@
-"""The supervisor: has another server go on when one of a mount's servers was killed, or leaves.
+"""The supervisor: replaces a mount's server after its death, or for a requested restart.
 
-It starts the next server while the last one serves, so that a death costs its users no loading of a program.
+It starts the next server (the standby) while the last one serves, so that a replacement waits for no program to load.
 
     TAKING_OVER ──serving──► SERVING ──killed─────────────────► PAUSED ──► TAKING_OVER ...
                                 │ a restart is requested          ▲ killed
                                 └► PREPARING ──prepared──► LEAVING ──ended──► TAKING_OVER ...
 
-A server that can't take over is followed by another one, again and again: only MOST_UNANSWERED in a row that die before
-their first answer end a mount (mountctl/deaths.py). It waits for no other process without a deadline.
+A server that can't take over is replaced in turn. Only MOST_UNANSWERED consecutive deaths before the first answer end a
+mount (mountctl/deaths.py). The supervisor waits for no other process without a deadline.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ from mountctl.log_file import note
 from mountctl.places import mount_at
 
 RESTART_SIGNAL = signal.SIGUSR2
-"""To the keeper: a planned restart."""
+"""Signal to the keeper: restart the mount."""
 PREPARE_SECONDS = 60.0
-"""How long the next server may take to load what it needs; FSSTORE_PREPARE_SECONDS says otherwise."""
+"""Time limit for the next server's preparation; FSSTORE_PREPARE_SECONDS overrides it."""
 HANDOVER_SECONDS = 5.0
-"""How long a server that is prepared may take to see that its turn has come."""
+"""Time limit for a prepared server to acknowledge GO."""
 LEAVE_SECONDS = 60.0
-"""After so long a requester is told that the last server still closes the store."""
+"""After this time a requester gets the report that the last server still closes the store."""
 STANDBY_SECONDS = 5.0
-"""So long after a mount was made the next server is started: many a mount is gone by then."""
+"""The first standby is started this long after the mount: many mounts are short-lived."""
 STEADY_SECONDS = 10.0
-"""A death of a server that has served for so long is not counted with those before it; FSSTORE_STEADY_SECONDS says
-otherwise, for proofs that kill one after the other."""
+"""The death of a server that has served for so long begins a new row of deaths. FSSTORE_STEADY_SECONDS overrides it in
+tests that kill many servers."""
 UNMOUNT_SECONDS = 10.0
 REAP_SECONDS = 5.0
 ABORTED = signal.SIGABRT
-"""What a death by an error of the server's own counts as."""
+"""The signal as which an exit by an error of the server's own is recorded."""
 
 
 class Phase(Enum):
-    """What a mount's servers are at."""
+    """The state of a mount's servers."""
 
     TAKING_OVER = "taking over"
     SERVING = "serving"
     PREPARING = "preparing"
-    """A server serves, and another one, which was requested, loads what it needs."""
+    """One server serves, and a requested one prepares."""
     LEAVING = "leaving"
-    """A server was asked to leave to that one."""
+    """The serving one was asked to leave."""
     PAUSED = "paused"
-    """No server is there: the next one is not to follow at once."""
+    """No server runs until a pause is over."""
     OVER = "over"
 
 
 class Supervisor:
-    """The servers of one mount, one after the other."""
+    """Runs the servers of one mount, one after the other."""
 
     def __init__(self, served: Served, memory: int | None) -> None:
         self._served = served
@@ -76,31 +76,31 @@ class Supervisor:
         self._launcher = Launcher(served, memory) if memory is not None else None
         self._control = ControlSocket()
         self._device: int | None = None
-        """/dev/fuse, from when the mount outlives its server until that ends by itself."""
+        """/dev/fuse, from KEEP until RELEASE: while the mount outlives its server."""
         self._phase = Phase.TAKING_OVER
         self._deaths = Deaths(seconds_in_environment("FSSTORE_STEADY_SECONDS", STEADY_SECONDS))
         self._prepare_seconds = seconds_in_environment("FSSTORE_PREPARE_SECONDS", PREPARE_SECONDS)
         self._program = this_program()
-        """That has served."""
+        """The program of the newest server that served."""
         self._server: ServerProcess | None = None
         self._standby: ServerProcess | None = None
-        """The next server, while it loads what it needs or waits for its turn."""
+        """The next server, while it prepares or waits for GO."""
         self._standby_due: float | None = None
-        """When one is to be started, in case the server is killed."""
+        """When to start a standby for the case of a death."""
         self._deadline: float | None = None
-        """When the phase has lasted too long."""
+        """Time limit of the phase."""
         self._dying: dict[int, ServerProcess] = {}
-        """Killed before they took over, by their descriptors."""
+        """Servers killed before they took over, by pidfd."""
         self._requester: socket.socket | None = None
-        """It waits for the restart that it requested."""
+        """The requester of the restart that is under way."""
         self._reason = ""
-        """Why the mount is not served, while it is not."""
+        """Why the mount is not served; empty while it is."""
         self._is_ending = False
-        """Whether a requester has the mount end, which is not served."""
+        """Whether a requester has asked to end the mount, which is not served."""
         self._signalled = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
     def run(self, first: ServerProcess) -> None:
-        """Return when the mount has ended."""
+        """Run until the mount has ended."""
         signal.signal(RESTART_SIGNAL, lambda *_: os.eventfd_write(self._signalled, 1))
         self._server = first
         self._pass_hangups_to(first)
@@ -113,7 +113,7 @@ class Supervisor:
         while self._dying and time.monotonic() < deadline:
             self._take_event(REAP_SECONDS)
 
-    # what happens
+    # events
 
     def _turn(self) -> None:
         due = [when for when, _ in self._deadlines()]
@@ -124,7 +124,7 @@ class Supervisor:
                 break
 
     def _take_event(self, seconds: float | None) -> None:
-        """Wait for something to happen, for so long, and do what follows."""
+        """Wait up to `seconds` for events, and handle them."""
         sources = {descriptor: act for descriptor, act in self._sources() if descriptor >= 0}
         poll = select.poll()
         for descriptor in sources:
@@ -136,10 +136,10 @@ class Supervisor:
                 return
 
     def _sources(self) -> Iterator[tuple[int, Callable[[], None]]]:
-        """Descriptors to wait for, and what follows; the first of them goes first."""
+        """Descriptors to poll, each with its handler, in the order of handling."""
         server, standby = self._server, self._standby
         if server is not None:
-            if not server.is_mute:  # what it said goes before its end
+            if not server.is_mute:  # its messages are handled before its end
                 yield server.link.fileno(), partial(self._hear_server, server)
             yield server.descriptor, partial(self._server_ended, server)
         elif self._device is not None and self._phase is Phase.PAUSED:
@@ -153,7 +153,7 @@ class Supervisor:
             yield self._control.descriptor, self._answer_requester
 
     def _deadlines(self) -> Iterator[tuple[float, Callable[[], None]]]:
-        """By when something has to have happened, and what follows otherwise."""
+        """Pending time limits, each with its handler."""
         if self._deadline is not None:
             yield self._deadline, self._phase_takes_too_long
         if self._standby_due is not None and self._phase is Phase.SERVING:
@@ -175,7 +175,7 @@ class Supervisor:
             self._server.kill()
 
     def _hear_server(self, server: ServerProcess) -> None:
-        """Do what a server asks."""
+        """Handle one message of the server."""
         try:
             message, descriptors, _, _ = socket.recv_fds(server.link, LARGEST_MESSAGE_BYTES, 1)
         except OSError:
@@ -222,7 +222,7 @@ class Supervisor:
         if request is None:
             return
         if self._device is None or is_gone(self._device):
-            request.requester.close()  # the device number may be another mount's by now
+            request.requester.close()  # another mount may have the device number by now
         elif request.program is None:
             answer_state(request.requester, self._state())
             if request.wish is Wish.END and not self._is_serving:
@@ -246,7 +246,7 @@ class Supervisor:
         return self._phase in (Phase.SERVING, Phase.PREPARING, Phase.LEAVING)
 
     def _end_unserved(self) -> None:
-        """End a mount while no server has taken it over: what its users asked for fails."""
+        """End a mount that no server serves; its pending requests fail."""
         self._log("WARNING the mount is ended before another daemon has gone on with it; the store was not closed")
         self._is_ending = True
         if self._server is None:
@@ -260,7 +260,7 @@ class Supervisor:
             self._prepare(self._program, None)
 
     def _prepare(self, program: Program, requester: socket.socket | None) -> None:
-        """Start the next server: it loads what it needs while the last one serves."""
+        """Start the requested next server; it prepares while the last one serves."""
         self._drop_standby()
         tell_systemd(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         self._requester, self._phase = requester, Phase.PREPARING
@@ -275,7 +275,7 @@ class Supervisor:
             self._standby = self._start_ahead(self._program)
 
     def _start_ahead(self, program: Program, *, is_requested: bool = False) -> ServerProcess | None:
-        """Start a server while the last one serves. Without room for it, that goes on all the same."""
+        """Start a server while the last one serves; None: it can't be started, and the last one goes on."""
         hold_hangups()
         try:
             return self._start(program, is_requested=is_requested)
@@ -303,7 +303,7 @@ class Supervisor:
             self._drop_standby()
             if self._phase is Phase.LEAVING:
                 self._complain("the new daemon ended before it served: the mount goes on as it was")
-            else:  # not to be tried again and again: the next one is started when it is needed
+            else:  # no retry now: the next server is started when it is needed
                 self._log("WARNING no daemon waits to replace this one: replacing it will take longer")
 
     def _have_left(self) -> None:
@@ -313,7 +313,7 @@ class Supervisor:
             self._server.link.send(KeeperMessage.LEAVE.value, socket.MSG_DONTWAIT)
 
     def _give_up(self, why: str) -> None:
-        """The requested server is not there, and the last one was not asked to leave."""
+        """Abandon a requested restart before the last server was asked to leave."""
         self._drop_standby()
         self._phase, self._deadline, self._standby_due = Phase.SERVING, None, time.monotonic()
         self._complain(why)
@@ -323,13 +323,13 @@ class Supervisor:
         self._let_requester_go()
 
     def _complain(self, why: str) -> None:
-        """Another server than the one that was requested goes on."""
+        """Report that the requested server does not go on."""
         self._log(f"WARNING {why}")
         if self._requester is not None:
             answer(self._requester, Report("failed", why, os.EX_TEMPFAIL))
 
     def _postpone(self, why: str) -> None:
-        """The mount is not served, and the requester is not to wait until it is."""
+        """Report that the mount is not served now, and don't let the requester wait for it."""
         if self._requester is not None:
             answer(self._requester, Report("postponed", why))
         self._let_requester_go()
@@ -342,16 +342,16 @@ class Supervisor:
     def _drop_standby(self) -> None:
         standby, self._standby, self._standby_due = self._standby, None, None
         if standby is not None:
-            standby.kill()  # it holds nothing of the mount yet
+            standby.kill()  # no part of the mount is in it yet
             self._dying[standby.descriptor] = standby
 
     def _reap(self, descriptor: int) -> None:
         self._dying.pop(descriptor).reap()
 
-    # one server's end, and the next one
+    # a server's end, and its successor
 
     def _server_ended(self, server: ServerProcess) -> None:
-        hold_hangups()  # until there is a next one
+        hold_hangups()  # until there is a next server
         self._server, self._deadline = None, None
         status = server.reap()
         number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
@@ -371,7 +371,7 @@ class Supervisor:
             self._replace(server, number, exit_status)
 
     def _replace(self, server: ServerProcess, number: int | None, exit_status: int | None) -> None:
-        """Have another one go on after a server that was killed, or ended by an error."""
+        """Replace a server that was killed or ended by an error."""
         assert self._memory is not None
         served = None if server.serving_since is None else time.monotonic() - server.serving_since
         has_answered = Handover.has_answered(self._memory)
@@ -399,7 +399,7 @@ class Supervisor:
             self._pause(what)
 
     def _pause(self, what: str) -> None:
-        """Have the next server take over, at once or after the pause that is due; `what` happened to the last one."""
+        """Have the next server take over after the pause that is due. `what` describes the last one's end."""
         seconds = self._deaths.pause_seconds
         self._log(f"{what}; another one goes on" + (f" in {seconds:g} s" if seconds else ""))
         if seconds:
@@ -409,7 +409,7 @@ class Supervisor:
             self._take_over()
 
     def _take_over(self) -> None:
-        """Have the next server take over."""
+        """Send GO to the next server, starting one if none is prepared."""
         assert self._device is not None
         server, self._standby, self._standby_due = self._standby, None, None
         try:
@@ -425,7 +425,7 @@ class Supervisor:
         self._deadline = max(
             now + HANDOVER_SECONDS, 0 if server.is_prepared else server.started + self._prepare_seconds
         )
-        with suppress(OSError):  # it is dead, as its descriptor says
+        with suppress(OSError):  # it is dead: its pidfd is readable
             socket.send_fds(server.link, [KeeperMessage.GO.value], [self._device])
         self._pass_hangups_to(server)
 
@@ -434,7 +434,7 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
     def _mount_is_gone(self) -> None:
-        """It was unmounted while no server was there."""
+        """End: the mount was unmounted while no server ran."""
         self._log("WARNING the mount was unmounted before another daemon went on; the store was not closed")
         self._phase = Phase.OVER
 
@@ -444,7 +444,7 @@ class Supervisor:
             self._device = None
 
     def _end(self) -> None:
-        """The server ended by itself. One that could not take the mount over has left it in the tree."""
+        """End after the server's own end. Unmount if it could not take the mount over."""
         self._phase = Phase.OVER
         if self._device is not None:
             self._let_go()
@@ -457,7 +457,7 @@ class Supervisor:
 
 
 def is_gone(device: int) -> bool:
-    """Whether a mount was unmounted everywhere."""
+    """Whether the mount of this /dev/fuse descriptor is gone everywhere."""
     poll = select.poll()
     poll.register(device, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))

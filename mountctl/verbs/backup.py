@@ -1,4 +1,4 @@
-"""mountctl backup: a copy of a store, mounted or not, brought up to date by each run."""
+"""mountctl backup: copies a store, mounted or not; each run brings the copy up to date."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def command(place: str, directory: Path, verify: bool, settings: StoreSettings) 
 
 
 def _config(place: Place, settings: StoreSettings) -> StoreConfig:
-    """How the store's log is found; a daemon that writes it brings all to disk first."""
+    """The configuration for reading the store's log; a daemon that writes it flushes first."""
     if place.mount is None or place.mount.read_only:
         settings.require_store(place.store)
         return settings.applied_to(StoreConfig())

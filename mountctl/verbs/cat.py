@@ -1,4 +1,4 @@
-"""mountctl cat: print messages."""
+"""mountctl cat: prints messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mountctl check: does every derived byte follow from the commit log? And --repair."""
+"""mountctl check: compares all derived data with the commit log. With --repair, repairs the store."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def command(place: str, repair: bool, rate: str, as_json: bool, settings: StoreS
 
 
 def _check_served(served: MountClient, rate: int, as_json: bool) -> int:
-    """Check beside the daemon, which goes before us; how many findings there were."""
+    """Check beside the mount's daemon, after a flush; returns the number of findings."""
     path = served.store
     os.nice(NICENESS)
     raise_open_files()
@@ -87,7 +87,7 @@ def _end(path: Path, findings: int, as_json: bool) -> None:
 
 
 def _print(problems: Iterable[Problem], as_json: bool) -> int:
-    """Print each finding; returns how many there were."""
+    """Print each finding; returns their number."""
     count = 0
     for problem in problems:
         count += 1
@@ -106,7 +106,7 @@ def _print(problems: Iterable[Problem], as_json: bool) -> int:
 
 
 def _repair(path: Path, config: StoreConfig, as_json: bool) -> None:
-    """Repair, and print a sentence for each thing done."""
+    """Repair, and print a sentence for each action."""
     with progress() as show:
         for done in repair_store(path, _reporting(show), config):
             if as_json:

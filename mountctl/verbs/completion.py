@@ -1,4 +1,4 @@
-"""mountctl completion: what a shell needs to complete command lines."""
+"""mountctl completion: prints a shell's completion script."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def command(shell: str) -> None:
     from mountctl.main import cli
 
     script = get_completion_class(shell)
-    assert script is not None  # click has these three
+    assert script is not None  # click has the three shells
     click.echo(script(cli, {}, "mountctl", ASKED).source())

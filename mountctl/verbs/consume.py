@@ -1,4 +1,4 @@
-"""mountctl consume: print a topic's messages, or run a command with each, as a member of a consumer group."""
+"""mountctl consume: prints a topic's messages, or runs a command with each, as a member of a consumer group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mountctl.showing import Printer, takes_format, tell_damaged
 POLL_SECONDS = 0.2
 BATCH_MESSAGES = 1_000
 COMMIT_SECONDS = 0.5
-"""How often what is printed is noted, while there is more: each note is a file that is replaced, on disk."""
+"""Interval of commits while there are more messages: each commit durably replaces a file."""
 
 
 @click.command("consume", short_help="Take messages as a member of a consumer group.")
@@ -73,17 +73,17 @@ def command(
     except KeyboardInterrupt:
         if not follow:
             raise
-        return INTERRUPTED  # which is how it is meant to end
+        return INTERRUPTED  # the usual end of --follow
 
 
 class _Held:
-    """A queue that is ours, and the offset up to which the group has had its messages."""
+    """A claimed queue, and the next offset of the group in it."""
 
     def __init__(self, claim: Claim, begin: int) -> None:
-        """A group that is new to the queue begins at `begin`, from now on."""
+        """Start at `begin`, which is committed unless the group's offset is the same."""
         self.claim = claim
         self.had = begin
-        """The group has had the messages before that offset."""
+        """All messages before this offset have been consumed."""
         self._committed = begin
         self._committed_at = time.monotonic()
         if claim.offset() != begin:
@@ -91,23 +91,23 @@ class _Held:
 
     @property
     def is_due(self) -> bool:
-        """Whether it was long ago that this was noted."""
+        """Whether the last commit was long ago."""
         return time.monotonic() - self._committed_at > COMMIT_SECONDS
 
     def commit(self) -> None:
-        """Note it."""
+        """Commit the next offset."""
         if self.had != self._committed:
             self.claim.commit(self.had)
             self._committed, self._committed_at = self.had, time.monotonic()
 
 
 class _Taken:
-    """The queues that this member of a group has."""
+    """The queues that this member of the group has claimed."""
 
     def __init__(
         self, client: StoreClient, reader: LocalStore, group: str, topic: Topic, queues: set[int], begin: str | int
     ) -> None:
-        """A new group begins with the `first` or `last` message, or with one of that time (ms)."""
+        """`begin` of a new group: the `first` or `last` message, or a time in epoch milliseconds."""
         self._client = client
         self._reader = reader
         self.topic = topic.name
@@ -117,7 +117,7 @@ class _Taken:
         self._begin = begin
 
     def take(self) -> None:
-        """Take the queues that nobody has."""
+        """Claim the queues that no member has."""
         for queue in sorted(self._queues - self.held.keys()):
             claim = self._client.claim(self._group, self.topic, queue)
             if claim is None:
@@ -139,13 +139,13 @@ class _Taken:
         return self._reader.offset_at(self.topic, queue, self._begin)
 
     def release(self) -> None:
-        """Give them back."""
+        """Release the claims."""
         for held in self.held.values():
             held.claim.release()
 
 
 class _Use:
-    """What is done with each message."""
+    """Consumes messages: prints each, or runs the command with it."""
 
     def __init__(self, printer: Printer, program: tuple[str, ...], count: int | None) -> None:
         self._printer = printer
@@ -154,16 +154,16 @@ class _Use:
 
     @property
     def is_over(self) -> bool:
-        """Whether as many were used as were asked for."""
+        """Whether --count messages were consumed."""
         return self._left == 0
 
     @property
     def each_counts(self) -> bool:
-        """Whether each is to be noted at once: what a command does is not to be done again."""
+        """Whether each message is committed at once, since its command must not run twice."""
         return bool(self._program)
 
     def use(self, message: MessageRow) -> None:
-        """Print it, or run the command. CommandError: that failed."""
+        """Consume a message. CommandError: the command failed."""
         if self._program:
             self._run(message)
         else:
@@ -188,7 +188,7 @@ class _Use:
             raise CommandError(reason, "the message comes again", os.EX_TEMPFAIL)
 
     def flush(self) -> None:
-        """What was printed is there."""
+        """Flush printed output."""
         self._printer.flush()
 
 
@@ -221,7 +221,7 @@ def _consume_all(taken: _Taken, reader: LocalStore, use: _Use, follow: bool, att
 
 
 def _consume_some(taken: _Taken, reader: LocalStore, queue: int, use: _Use, attributes: bool) -> bool:
-    """Use the next messages of a queue; whether there were any."""
+    """Consume the next messages of a queue; returns whether there were any."""
     held = taken.held[queue]
     bounds = reader.bounds(taken.topic, queue)
     begin = max(held.had, bounds.min_offset)
@@ -235,7 +235,7 @@ def _consume_some(taken: _Taken, reader: LocalStore, queue: int, use: _Use, attr
             held.commit()
         if use.is_over:
             return True
-    held.had = end  # the last ones may be damaged: that was said
+    held.had = end  # also past damaged messages at the end, which `left_out` has
     if end == bounds.max_offset or held.is_due:
         _commit([held], use)
     return True

@@ -1,4 +1,4 @@
-"""mountctl copy: messages to another topic or store, and dead letters back to where they came from."""
+"""mountctl copy: copies messages to another topic or store, or dead letters to their original topics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from mountctl.selection import (
 BATCH = 1_000
 SHOW_SECONDS = 0.2
 COPIED_FROM = "COPIED_FROM"
-"""The property of a copy: TOPIC/QUEUE/OFFSET@STORE_TIME_MS of what it is a copy of. Runs that follow go by it."""
+"""The property of a copy: TOPIC/QUEUE/OFFSET@STORE_TIME_MS of its original. Later runs skip originals that it names."""
 _MARK = re.compile(r"([^/@]+)/(\d{1,10})/(\d{1,19})@(\d{1,19})")
 _SYSTEM = re.compile(r"RMQ_SYS_.*|rmq_sys_.*|TRANS_CHECK_MAX_TIME_TOPIC")
 _ORIGINS = ("DLQ_ORIGIN_TOPIC", "RETRY_TOPIC", "REAL_TOPIC")
@@ -46,7 +46,7 @@ _OF_DELIVERY = frozenset(
         "CONSUME_START_TIME", "1ST_POP_TIME", "POP_CK", "MIN_OFFSET", "MAX_OFFSET",
     )
 )  # fmt: skip
-"""Properties that say how far the delivery of a message to a group is. One that is sent again begins anew."""
+"""Properties about a message's delivery to a group. A redriven message starts without them."""
 
 
 @click.command("copy", short_help="Copy messages to another topic or store; redrive dead letters.")
@@ -98,7 +98,7 @@ def command(
 def _connected(
     stack: ExitStack, place: str, to_place: str, wanted: Target, dry_run: bool, settings: StoreSettings
 ) -> tuple[LocalStore, LocalStore, StoreClient | None]:
-    """The stores to read messages and the copies' marks from, and the client to write to, None for a dry run."""
+    """The stores to read messages and copies' marks from, and the client to write to (None for a dry run)."""
     source, target, paths = find(place), find(to_place), [wanted.plain_path]
     is_one = source.store == target.store and source.mount is None
     of_target = settings if is_one else StoreSettings()
@@ -112,7 +112,7 @@ def _connected(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is to be copied, and to which topic what a topic holds goes."""
+    """The ranges to copy, and the destination topic of each source topic."""
 
     ranges: list[Range]
     names: Mapping[str, str]
@@ -121,7 +121,7 @@ class _Plan:
 def _plan(
     reader: LocalStore, wanted: Target, to_topic: str | None, selection: Selection, redrive: bool, same_store: bool
 ) -> _Plan:
-    """CommandError: it can't be meant."""
+    """CommandError: the copy would be pointless."""
     names = {}
     chosen = []
     for topic in topics_named(reader.topics(), wanted.topic):
@@ -138,7 +138,7 @@ def _plan(
 
 
 def _left_out(topic: Topic, wanted: Target, redrive: bool) -> str:
-    """Why a topic is not copied; empty when it is."""
+    """The reason for not copying a topic; empty if it is copied."""
     if topic.name == SCHEDULE_TOPIC and not redrive:
         return "--redrive sends delayed messages to their topics"
     if topic.name != wanted.topic and _SYSTEM.fullmatch(topic.name):
@@ -147,7 +147,7 @@ def _left_out(topic: Topic, wanted: Target, redrive: bool) -> str:
 
 
 class Marks:
-    """Which messages have a copy in a topic, as the copies say."""
+    """The COPIED_FROM properties of a topic's messages."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
@@ -168,7 +168,7 @@ class Marks:
     def _read(self, topic: str) -> dict[tuple[str, int], tuple[array[int], array[int]]]:
         found: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for mark in map(_MARK.fullmatch, self._store.property_values(topic, COPIED_FROM)):
-            if mark:  # anybody may write such a property
+            if mark:  # any publisher may write such a property
                 name, queue, offset, time_ms = mark.groups()
                 if max(int(offset), int(time_ms)) < 1 << 63:
                     found.setdefault((name, int(queue)), []).append((int(offset), int(time_ms)))
@@ -181,7 +181,7 @@ class Marks:
 
 @dataclass(slots=True)
 class _Job:
-    """One run."""
+    """One run of the command."""
 
     reader: LocalStore
     writer: StoreClient | None
@@ -192,14 +192,14 @@ class _Job:
     redrive: bool
     show: Show
     copied: dict[str, int] = field(default_factory=dict)
-    """Messages, by the topic that they went to."""
+    """Number of messages by destination topic."""
     there: int = 0
     homeless: int = 0
     queues: dict[str, int] = field(default_factory=dict)
-    """How many queues a topic that is written to has."""
+    """Number of queues by destination topic."""
 
     def run(self, ranges: list[Range]) -> None:
-        """Copy what is in those ranges."""
+        """Copy the messages of those ranges."""
         total = sum(max(chosen.end - chosen.start, 0) for chosen in ranges)
         if self.selection.key is not None:
             self._copy(messages_with_key(self.reader, ranges, self.selection))
@@ -227,7 +227,7 @@ class _Job:
         return self.pattern is None or self.pattern.is_in(message.body)
 
     def _copy_of(self, message: MessageRow) -> Message | None:
-        """None for what is there, and what has nowhere to go."""
+        """A copy of `message`; None if there is one already, or if its destination is unknown."""
         properties = message.properties
         topic = self.names[message.topic]
         if self.redrive and topic == message.topic:
@@ -252,8 +252,7 @@ class _Job:
         )
 
     def _queue(self, message: MessageRow, topic: str) -> int | None:
-        """The queue of that topic for a copy: the one of the same number, so that they stay in order; for what is sent
-        again each in turn."""
+        """The queue for a copy in `topic`: the original's number, which keeps the order; None for redriven messages."""
         if self.redrive:
             return None
         if topic not in self.queues:
@@ -261,7 +260,7 @@ class _Job:
         return message.queue % self.queues[topic]
 
     def _queues_of(self, source: str, topic: str) -> int:
-        """How many queues the topic has; if need be it is made, as wide as the source."""
+        """The number of queues of `topic`, which is created, if necessary, with as many queues as `source`."""
         width = _widths(self.reader)[source]
         if self.writer is None:
             return width
@@ -272,13 +271,12 @@ class _Job:
 
 
 def _widths(client: StoreClient) -> dict[str, int]:
-    """How many queues each topic has."""
+    """Number of queues by topic."""
     return {topic.name: len(topic.queues) for topic in client.topics()}
 
 
 def _tell(job: _Job, dry_run: bool, as_json: bool) -> int:
-    """Say what was done, and what was left out; the exit code. CommandError: something could not be sent to where it
-    came from."""
+    """Print a summary; returns the exit code. CommandError: messages without a known destination were skipped."""
     count, damaged = sum(job.copied.values()), job.reader.left_out
     if as_json:
         print_json({"copied": job.copied, "there": job.there, "damaged": len(damaged), "without_origin": job.homeless})

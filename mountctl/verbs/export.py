@@ -1,4 +1,4 @@
-"""mountctl export: the messages of a store as a Parquet dataset."""
+"""mountctl export: writes the messages of a store to a Parquet dataset."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _runner(on_spark: bool, master: str | None) -> Iterator[Runner]:
 
 
 def _tell(units: list[Unit], before: list[Unit], folder: Path) -> int:
-    """Say what was written, and what was left out; the exit code."""
+    """Print a summary; returns the exit code."""
 
     def amount(units: list[Unit]) -> str:
         files = sum(len(unit.files) for unit in units)

@@ -1,4 +1,4 @@
-"""mountctl grep: search messages."""
+"""mountctl grep: searches messages."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ from mountctl.showing import Printer, takes_format
 MATCH, PLACE, PLAIN = "\x1b[1;31m", "\x1b[35m", "\x1b[0m"
 READ_TOGETHER = 256
 FEW = 8
-"""Where more than one in so many messages matches, all are read together."""
+"""Messages are read as a range if more than one in FEW is wanted."""
 SAMPLE = 8_192
-"""Messages that tell which of several texts is the rarest."""
+"""Number of messages sampled to find the rarest of several texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What is looked for, and where: in `parts`, "body" among them or not."""
+    """A pattern and the `parts` of messages to search; "body" is one of the parts."""
 
     pattern: Pattern
     invert: bool
     parts: frozenset[str]
 
     def texts(self, message: MessageRow) -> list[bytes]:
-        """What is searched of a message; with its attributes, if that is more than the body."""
+        """The searched texts of a message; parts other than the body need its attributes."""
         texts = [text.encode() for part in sorted(self.parts & PARTS.keys()) for text in PARTS[part](message)]
         return [*texts, message.body] if "body" in self.parts else texts
 
     def takes(self, message: MessageRow) -> bool:
-        """Whether a message is wanted."""
+        """Whether the search selects the message."""
         return any(map(self.pattern.is_in, self.texts(message))) is not self.invert
 
 
@@ -132,7 +132,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Matches of a queue: their bodies alone."""
+    """Selected messages of a queue, without attributes."""
 
     topic: str
     queue: int
@@ -166,7 +166,7 @@ def _at_most(groups: Iterator[Group], most: int | None) -> Iterator[Group]:
 def _matches(
     store: LocalStore, ranges: list[Range], search: Search, selection: Selection, attributes: bool
 ) -> Iterator[Group]:
-    """The messages of a topic's ranges that are wanted, some at a time."""
+    """The selected messages of a topic's ranges, in groups."""
     if selection.key is not None:
         yield list(filter(search.takes, messages_with_key(store, ranges, selection)))
         return
@@ -190,14 +190,14 @@ def _matches(
 
 
 def _with_part(store: LocalStore, chosen: Range, search: Search) -> Iterator[int]:
-    """Offsets of the messages of a range that may be wanted: one of their texts is."""
+    """Offsets of messages of a range with a match in one of the searched parts."""
     parts = (store.texts(chosen.topic, chosen.queue, chosen.start, chosen.end, part) for part in search.parts)
     found = ((int(texts.offsets[row]) for texts in part for row in search.pattern.rows(texts)) for part in parts)
     return (offset for offset, _ in groupby(merge(*found)))
 
 
 def _with_body(store: LocalStore, chosen: Range, search: Search) -> Iterator[Found]:
-    """The messages of a range whose body is wanted; all but those whose bodies may hold it are passed over."""
+    """Messages of a range selected by their bodies. Bodies without any needed text are skipped unread."""
     place = chosen.topic, chosen.queue, chosen.start
     needed = _rarest(store, place, search.pattern.needed) if not search.invert else None
     texts, sure, any_case = (needed.texts, needed.sure, needed.any_case) if needed else ((), 0, False)
@@ -213,7 +213,7 @@ def _with_body(store: LocalStore, chosen: Range, search: Search) -> Iterator[Fou
 
 
 def _rarest(store: LocalStore, place: tuple[str, int, int], needed: list[Needed]) -> Needed | None:
-    """What the fewest of the messages at the beginning of a range hold."""
+    """The element of `needed` with the fewest matches among the first messages of a range."""
     if not needed[1:]:
         return needed[0] if needed else None
     end = place[2] + SAMPLE
@@ -221,7 +221,7 @@ def _rarest(store: LocalStore, place: tuple[str, int, int], needed: list[Needed]
 
 
 def _with_attributes(store: LocalStore, chosen: Range, offsets: Iterator[int]) -> Iterator[MessageRow]:
-    """The messages at those offsets, with their attributes; those that lie close together are read together."""
+    """Messages at the offsets, with their attributes; nearby ones are read together."""
     while some := list(islice(offsets, READ_TOGETHER)):
         spans = [some] if some[-1] - some[0] < len(some) * FEW else [[offset] for offset in some]
         for span in spans:
@@ -232,7 +232,7 @@ def _with_attributes(store: LocalStore, chosen: Range, offsets: Iterator[int]) -
 
 @dataclass(frozen=True, slots=True)
 class _Shower:
-    """Prints what was found."""
+    """Prints search results."""
 
     search: Search
     printer: Printer
@@ -241,7 +241,7 @@ class _Shower:
     where: bool
 
     def __call__(self, group: Group) -> None:
-        """Print messages, or what matches in them."""
+        """Print messages, or their matches."""
         if isinstance(group, Found) and not (self.printer.formats or self.where or self.is_coloured or self.only):
             self.printer.raw(group.bodies.lines(group.rows))
         else:

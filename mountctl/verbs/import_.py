@@ -1,4 +1,4 @@
-"""mountctl import: the records of files as messages of a topic."""
+"""mountctl import: publishes the records of files as messages of a topic."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def command(
 
 
 def _examine(files: tuple[Path, ...], kind: str, fields: Fields, topic: str, mountpoint: Path, quiet: bool) -> None:
-    """RecordsError before anything is published; what is no error is said."""
+    """Check all records before publishing. RecordsError; warnings are printed."""
     from fsstore.jobs.records import examine, size_of
 
     total = sum(map(size_of, files))
@@ -110,7 +110,7 @@ def _here(files: tuple[Path, ...], kind: str, fields: Fields, mountpoint: Path, 
         make_topic(str(mountpoint), topic)
         try:
             return publish_lines(str(mountpoint), topic, lines)
-        except RecordsError as error:  # they were changed since they were examined
+        except RecordsError as error:  # the files were changed since the check
             raise RecordsError(error.reason, "records before it may be published") from None
 
 
@@ -127,7 +127,7 @@ def _with_spark(
 
 
 def _messages(spark: SparkSession, files: tuple[Path, ...], kind: str, fields: Fields) -> DataFrame:
-    """A row a record: its body, and the key and tags that are asked for."""
+    """One row per record: its body, and its key and tag, if columns for them are given."""
     from pyspark.sql import functions as f
 
     paths = [f"file://{file.absolute()}" for file in files]

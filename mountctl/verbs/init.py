@@ -1,4 +1,4 @@
-"""mountctl init: make an empty store."""
+"""mountctl init: makes an empty store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mountctl mount: put a store into the tree of files."""
+"""mountctl mount: mounts a store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mountctl.places import absolute
 from mountctl.process import set_up_allocator
 
 MOST_REFUSED = 5
-"""Of what the disk refuses: a mount says no more."""
+"""The most refused files that `mount` names."""
 
 
 @click.command("mount", short_help="Mount a store.")
@@ -88,7 +88,7 @@ def command(
 
 
 def _places(store: Path, mountpoint: Path | None, settings: StoreSettings) -> tuple[Path, Path]:
-    """Where the store and its mount point are: with one path, it is the mount point of the store in broker.conf."""
+    """Paths of store and mount point. A single path is the mount point of broker.conf's store."""
     if mountpoint is None:
         root = root_of(settings.broker)
         if root is None:
@@ -128,7 +128,7 @@ def _start_daemon(request: MountRequest, log_file: Path) -> None:
 
 
 def _not_served(mountpoint: Path) -> Iterator[str]:
-    """What the disk keeps the mount from serving, in sentences, as its status has it."""
+    """Sentences about parts of the store that the disk keeps from being served, from the mount's status."""
     try:
         status = json.loads((mountpoint / "@store/status.json").read_bytes())
     except OSError as error:
@@ -144,8 +144,8 @@ def _not_served(mountpoint: Path) -> Iterator[str]:
 
 def _server(request: MountRequest, log_file: Path | None) -> daemon.Server:
     def server(reporter: daemon.Reporter, keeper: Keeper | None) -> None:
-        set_up_allocator()  # before anything starts a thread
-        from mountctl.serving import serve_request  # the engine is loaded in the process that serves
+        set_up_allocator()  # before a thread starts
+        from mountctl.serving import serve_request  # only the serving process loads the engine
 
         serve_request(request, reporter, LogFile(log_file) if log_file is not None else None, keeper)
 

@@ -1,4 +1,4 @@
-"""mountctl profile: what a mount is asked, by operation, and how long that takes."""
+"""mountctl profile: counts a mount's requests by operation, with their durations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mountctl.output import plural, print_json, print_table
 from mountctl.places import find_mount
 
 LOOK_S = 0.05
-"""Between two looks at the log."""
+"""Interval between two reads of the log."""
 _TITLES = ("OPERATION", "COUNT", "ERRORS", "MEAN", "P50", "P99", "TOTAL")
 
 
@@ -67,7 +67,7 @@ def log_lines(mountpoint: Path, until_s: float) -> Iterator[bytes]:
             except BlockingIOError:
                 time.sleep(min(LOOK_S, max(until_s - time.monotonic(), 0)))
                 continue
-            if not text:  # the mount ends
+            if not text:  # the mount has ended
                 return
             *lines, rest = (rest + text).split(b"\n")
             yield from lines
@@ -77,24 +77,24 @@ def log_lines(mountpoint: Path, until_s: float) -> Iterator[bytes]:
 
 @dataclass(slots=True)
 class Figures:
-    """Of one operation."""
+    """Durations of one operation's requests."""
 
     micros: Counter[int] = field(default_factory=Counter)
-    """How many took how many microseconds."""
+    """Number of requests by duration in microseconds."""
     errors: int = 0
 
     @property
     def count(self) -> int:
-        """All of them, the failed ones too."""
+        """Number of requests, failed ones included."""
         return self.micros.total()
 
     @property
     def total_s(self) -> float:
-        """All together."""
+        """Sum of the durations."""
         return sum(micros * count for micros, count in self.micros.items()) / 1e6
 
     def quantile_s(self, share: float) -> float:
-        """That share of them took no longer."""
+        """The duration that `share` of the requests did not exceed."""
         left = math.ceil(share * self.count)
         for micros, count in sorted(self.micros.items()):
             left -= count
@@ -118,10 +118,10 @@ class Profile:
     def __init__(self) -> None:
         self.operations: defaultdict[str, Figures] = defaultdict(Figures)
         self.dropped = 0
-        """Requests that the log had no room for."""
+        """Number of requests that were not logged for lack of room."""
 
     def take(self, line: bytes) -> None:
-        """A line of the log."""
+        """Count one line of the log."""
         words = line.decode(errors="replace").split(" ")
         if words[0] == "#":
             self.dropped += int(words[1])
@@ -132,14 +132,14 @@ class Profile:
         figures.errors += result != "OK"
 
     def as_json(self) -> dict[str, dict[str, float]]:
-        """The figures of each operation, the one that took most of the time first."""
+        """Figures by operation; the operation with the largest total is first."""
         return {
             operation: {"count": figures.count, "errors": figures.errors, **figures.times_s()}
             for operation, figures in self._by_total()
         }
 
     def rows(self) -> Iterator[tuple[str, ...]]:
-        """The same for a table."""
+        """The same as rows of a table."""
         for operation, figures in self._by_total():
             times_ms = (f"{seconds * 1000:,.3f}" for seconds in figures.times_s().values())
             yield operation, f"{figures.count:,}", f"{figures.errors:,}", *times_ms

@@ -1,4 +1,4 @@
-"""mountctl put: publish messages."""
+"""mountctl put: publishes messages."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def command(
 
 @contextmanager
 def _saying_what_went_in(client: StoreClient, given: str, count: int | None = None) -> Iterator[None]:
-    """Say how many messages of what is `given` were published before one could not be; it has `count`, if known."""
+    """On an error, print how many messages of `given` were published; `count` is their total, if known."""
     try:
         yield
     except Exception:
@@ -132,7 +132,7 @@ def _tell_json(place: Placed) -> None:
 def _publish_records(
     client: StoreClient, queue: int | None, maker: _Maker, told: Callable[[Placed], None] | None
 ) -> None:  # fmt: skip
-    """Publish each line of standard input that is not empty, as the lines come."""
+    """Publish each non-empty line of standard input as it arrives."""
     done = 0
     for lines in whole_lines(_chunks()):
         rows = lines.split(b"\n")[:-1]
@@ -142,7 +142,7 @@ def _publish_records(
 
 @dataclass(frozen=True)
 class _Maker:
-    """Makes messages of what was given."""
+    """Makes messages from bodies, labels and options."""
 
     topic: str
     labels: Labels
@@ -151,7 +151,8 @@ class _Maker:
     limit_bytes: int
 
     def made(self, bodies: Iterable[bytes], first: int = 0, *, skip_empty: bool = False) -> Iterator[Message]:
-        """A message of each body. WriteError names the one that can be none; those before it are made."""
+        """One message per body. WriteError names the body that can't be a message; the messages before it are
+        yielded."""
         for number, body in enumerate(bodies, first + 1):
             if skip_empty and not body:
                 continue
@@ -180,7 +181,7 @@ class _Maker:
 
 
 class _KeyField:
-    """The field of messages of JSON that is their key. A context, at whose end it is said how many had none."""
+    """The JSON field with a message's key. As a context, it warns at its end of messages without that field."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -188,7 +189,7 @@ class _KeyField:
         self._keyless = 0
 
     def keys_of(self, body: bytes) -> list[str]:
-        """The keys that a message says: none where the field is missing or null. IllegalMessageError."""
+        """The keys in a JSON body: none if the field is missing or null. IllegalMessageError."""
         try:
             _, keys, _ = parts_of(*of_line(body, Fields(key=self._name)))
         except ValueError as error:
@@ -211,7 +212,8 @@ def _texts(messages: tuple[str, ...], limit_bytes: int) -> Iterator[bytes]:
 
 
 def _whole(file: Path | None, limit_bytes: int) -> bytes:
-    """Everything in `file`, or in standard input, which may be endless, if that can be a message."""
+    """All of `file` or of standard input. CommandError: it exceeds the limit of a body; standard input may be
+    endless."""
     with open(file or sys.stdin.fileno(), "rb", closefd=file is not None) as stream:
         body: bytes = stream.read(limit_bytes + 1)
     if len(body) > limit_bytes:
@@ -221,6 +223,6 @@ def _whole(file: Path | None, limit_bytes: int) -> bytes:
 
 
 def _chunks() -> Iterator[bytes]:
-    """Standard input, a megabyte at a time at most: a slow writer's lines are not kept waiting for more."""
+    """Standard input as it arrives, at most a megabyte at a time."""
     while chunk := os.read(sys.stdin.fileno(), WHOLE_WRITE_BYTES):
         yield chunk

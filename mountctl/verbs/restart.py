@@ -1,4 +1,4 @@
-"""mountctl restart: another daemon goes on with a mount, of the program as it is installed now."""
+"""mountctl restart: replaces a mount's daemon by one that runs the installed program."""
 
 from __future__ import annotations
 

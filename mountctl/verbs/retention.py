@@ -1,4 +1,4 @@
-"""mountctl retention: what retention would delete now, and why. Deletes nothing."""
+"""mountctl retention: prints what retention would delete now, and why. Deletes nothing."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def command(place: str, as_json: bool, settings: StoreSettings) -> None:
 
 @contextmanager
 def _store_of(place: Place, settings: StoreSettings) -> Iterator[tuple[MessageStore, Retention | None]]:
-    """The store, to be read, and the retention that is asked about."""
+    """The store, opened for reading, and the retention to evaluate."""
     if place.mount is None or place.mount.read_only:
         with unmounted(place.store, settings, *READING) as local:
             yield local.store, local.store.asked_retention()
@@ -77,8 +77,8 @@ def _store_of(place: Place, settings: StoreSettings) -> Iterator[tuple[MessageSt
 
 
 def _asked(in_force: Mapping[str, Any], settings: StoreSettings, mount: Mount) -> Retention | None:
-    """The mount's retention; with options, what they make of it. Those that it was mounted with go on beside them,
-    those of config/retention.json do not."""
+    """The mount's retention, or the one that the options would make of it. Options given at the mount remain in force
+    beside them; those of config/retention.json don't."""
     others = settings.options.keys() - set(RETENTION_NAMES)
     if others or settings.conf is not None:
         reason = f"{mount.store} is mounted at {mount.mountpoint}, and open with that mount's options"
@@ -177,7 +177,7 @@ def _percent(use: float) -> str:
 
 
 def _size(size: int) -> str:
-    """Bytes as an option takes them, exactly."""
+    """Exact bytes as an option takes them."""
     for shift, unit in ((30, "G"), (20, "M"), (10, "K")):
         if size >> shift << shift == size:
             return f"{size >> shift}{unit}"

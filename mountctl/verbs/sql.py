@@ -1,4 +1,4 @@
-"""mountctl sql: topics as tables of DuckDB, read through `@parquet`."""
+"""mountctl sql: queries topics as tables of DuckDB, read through `@parquet`."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, Statement
 
 ALL = "messages"
-"""The view of all topics, where none has that name."""
+"""Name of the view of all topics, unless a topic has that name."""
 OUTPUTS = (".parquet", ".csv", ".json")
-"""How a file that takes the rows may end: DuckDB writes what that says."""
+"""Endings of an output file, and DuckDB's options for each."""
 ROWS_AT_ONCE = 1_000
 
 
 class Between(NamedTuple):
-    """Times of storing, [from_ms, until_ms), epoch milliseconds; None: no limit."""
+    """Store times [from_ms, until_ms) in epoch milliseconds; None: no limit."""
 
     from_ms: int | None
     until_ms: int | None
@@ -108,7 +108,7 @@ def command(
                 _execute(connection, statement)
             files |= _make_views(connection, mountpoint, last.query, between)
             if output is not None:
-                into = f"{_text(str(output.absolute()))} (use_tmp_file false)"  # no other file may be written
+                into = f"{_text(str(output.absolute()))} (use_tmp_file false)"  # the only file that may be written
                 _execute(connection, f"copy ({_bare(last.query)}\n) to {into}")
             else:
                 _print(connection, last.query, as_csv=as_csv, as_json=as_json)
@@ -126,16 +126,16 @@ def command(
 
 
 def _close_to_all_else(connection: DuckDBPyConnection, mountpoint: Path, output: Path | None) -> None:
-    """From here on a query reads files of `@parquet` and writes `output`. It can't open anything else again."""
+    """Restrict later statements to reading files of `@parquet` and writing `output`. The lock is irreversible."""
     paths = [] if output is None else [_text(str(output.absolute()))]
     connection.execute(f"set allowed_directories = [{_text(f'{mountpoint}/@parquet/')}]")
     connection.execute(f"set allowed_paths = [{', '.join(paths)}]")
-    connection.execute("set python_enable_replacements = false")  # a table of no view's name is none of ours
+    connection.execute("set python_enable_replacements = false")  # no view of a name: it may not mean a Python variable
     connection.execute("set enable_external_access = false; set lock_configuration = true")
 
 
 def _execute(connection: DuckDBPyConnection, statement: str | Statement) -> DuckDBPyConnection:
-    """Run a statement in another thread, for Ctrl-C: DuckDB looks for it now and then only, and never in some joins."""
+    """Run a statement in another thread: DuckDB checks for Ctrl-C rarely, and in some joins never."""
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(connection.execute, statement)
         try:
@@ -146,7 +146,7 @@ def _execute(connection: DuckDBPyConnection, statement: str | Statement) -> Duck
 
 
 def _make_views(connection: DuckDBPyConnection, mountpoint: Path, query: str, between: Between) -> set[str]:
-    """A view of each topic that a query names: to make one looks a file up. The files that it reads."""
+    """Make a view of each topic that the query names; returns the files that they read."""
     there, found = bounds(str(mountpoint)), set[str]()
     by_lower_case = {topic.lower(): topic for topic in sorted(there, reverse=True)}
     for name in connection.get_table_names(query):
@@ -165,9 +165,9 @@ def _status(mountpoint: Path) -> dict[str, Any]:
 
 
 def _tell_left_out(connection: DuckDBPyConnection, mountpoint: Path, files: list[str], server: int) -> int:
-    """Print to standard error how many damaged messages the tables lack; the exit code. Each file has its own number.
-    The files are read where the mount has left out any messages, or is served by another process than `server`, which
-    the query began with: that one's count is gone."""
+    """Print the number of damaged messages that the tables lack to standard error; returns the exit code. Each file has
+    its own number. It is only read if the mount has skipped any messages, or if the daemon is not the one of the
+    query's start (`server`), whose count is lost."""
     status = _status(mountpoint)
     if not files or (status["pid"] == server and not status["parquet"]["left_out_messages"]):
         return 0
@@ -181,7 +181,7 @@ def _tell_left_out(connection: DuckDBPyConnection, mountpoint: Path, files: list
 
 
 def _select(files: list[str], between: Between) -> str:
-    """The messages of files that were stored between two times."""
+    """A query for the messages of files stored within `between`."""
     columns = [field.name for field in FIELDS if field.name != "body"]
     if files:
         types = "hive_partitioning = true, hive_types = {'topic': varchar, 'queue': int}"
@@ -200,7 +200,7 @@ def _select(files: list[str], between: Between) -> str:
 
 
 def _escaped(path: str) -> str:
-    """A path with nothing in it that a pattern is made of."""
+    """A path with the special characters of glob patterns escaped."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in path)
 
 
@@ -213,7 +213,7 @@ def _quoted(name: str) -> str:
 
 
 def _print(connection: DuckDBPyConnection, query: str, *, as_csv: bool, as_json: bool) -> None:
-    """Rows with their cells as DuckDB writes them; nothing for a statement that has none."""
+    """Print rows with their cells as DuckDB formats them; nothing for a statement without a result."""
     if not re.match(r"\s*(select|with|from|values|describe|show|summarize|pivot|table)\b", query, re.IGNORECASE):
         _execute(connection, query)
         return

@@ -1,4 +1,4 @@
-"""mountctl tail: print the newest messages, and those still to come."""
+"""mountctl tail: prints the newest messages, and with --follow later ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from mountctl.showing import Printer, takes_format, tell_damaged
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 5.0
-"""How often to look for topics and queues that are new."""
+"""Interval of looking for new topics and queues."""
 
 
 @click.command("tail", short_help="Print the newest messages, and those to come.")
@@ -74,7 +74,7 @@ def command(
     except KeyboardInterrupt:
         if not follow:
             raise
-        return INTERRUPTED  # which is how it is meant to end
+        return INTERRUPTED  # the usual end of --follow
 
 
 def _print_newest(
@@ -83,7 +83,7 @@ def _print_newest(
     found: list[MessageRow] = []
     if selection.key is not None:
         found = messages_with_key(store, ranges, selection)
-    elif count is None:  # they may be more than memory holds
+    elif count is None:  # they may not fit into memory
         queues = [messages_in(store, chosen, selection, printer.attributes) for chosen in ranges]
         for message in heapq.merge(*queues, key=attrgetter("physical_offset")):
             printer.line(message)
@@ -98,7 +98,7 @@ def _print_newest(
 def _follow(
     store: LocalStore, wanted: list[Target], ranges: list[Range], selection: Selection, printer: Printer
 ) -> None:
-    """Print what comes behind those ranges, until the end of time."""
+    """Print messages after those ranges until interrupted."""
     ends = {(chosen.topic, chosen.queue): chosen.end for chosen in ranges}
     attributes = printer.attributes or selection.key is not None
     looked = time.monotonic()

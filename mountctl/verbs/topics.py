@@ -1,4 +1,4 @@
-"""mountctl topics: list, make and delete topics."""
+"""mountctl topics: lists, creates and deletes topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mountctl.selection import find_topic
 
 
 class ListedByDefault(click.Group):
-    """`mountctl topics PLACE` is `mountctl topics list PLACE`."""
+    """A group in which `mountctl topics PLACE` means `mountctl topics list PLACE`."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -108,6 +108,6 @@ def delete(place: str, name: str, yes: bool, settings: StoreSettings) -> None:
 def _agreed(question: str) -> bool:
     try:
         return click.confirm(question)
-    except click.Abort:  # nobody is there to answer
+    except click.Abort:  # standard input is closed
         click.echo()
         return False

@@ -1,4 +1,4 @@
-"""mountctl umount: take a store out of the tree, and return when it is closed."""
+"""mountctl umount: unmounts a store; returns when it is closed."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from mountctl.preflight import fusermount
 from mountctl.process import is_stopped
 
 BUSY_SECONDS = 1.0
-"""How long a mount may be in use before that is an error: who lists all mounts has a file open in each for a moment."""
+"""Time after which a busy mount is an error: a program that lists all mounts has a file open in each for a moment."""
 RESTART_LOOKS = 3
-"""How often to look again for an answer: a daemon that was killed is being replaced, perhaps."""
+"""How many times to ask again: a killed daemon may be about to be replaced."""
 CLOSE_SECONDS = 60.0
 NAMESPACE_SECONDS = 3.0
-"""How long a daemon may take to close before other mount namespaces are looked through for its mount."""
+"""Time for the daemon to close the store before other mount namespaces are searched for the mount."""
 
 
 @click.command("umount", short_help="Unmount it; returns when the store is closed.")
@@ -70,7 +70,7 @@ def command(place: Path, lazy: bool) -> None:
 
 
 def _unmount(mountpoint: Path, lazy: bool) -> None:
-    """Take it out of the tree. CommandError when a process uses it for longer than a look at it takes."""
+    """Unmount. CommandError: a process uses the mount for longer than BUSY_SECONDS."""
     command = [fusermount(), "-u", *(["-z"] if lazy else []), str(mountpoint)]
     deadline = time.monotonic() + BUSY_SECONDS
     while (outcome := subprocess.run(command, capture_output=True, text=True, check=False)).returncode:
@@ -91,7 +91,7 @@ def _mounted(path: Path) -> Mount:
 
 
 def _answer_of(mount: Mount) -> Answer:
-    """As `answer_of`, with patience: a daemon that was killed is being replaced, perhaps."""
+    """As `answer_of`, repeated: a killed daemon may be about to be replaced."""
     answer = answer_of(mount.mountpoint)
     for _ in range(RESTART_LOOKS):
         if answer is not Answer.LATE:
@@ -101,8 +101,7 @@ def _answer_of(mount: Mount) -> Answer:
 
 
 def _end_unserved(mount: Mount) -> None:
-    """End a mount whose keeper waits until another daemon can go on. CommandError: a daemon serves it, and hangs; so
-    would we."""
+    """End a mount that waits for its next daemon. CommandError: a daemon serves it and hangs, as this process would."""
     state = state_of(mount.device, mount.user, Wish.END)
     if state is None or state.is_serving:
         require_answer(mount)
@@ -112,20 +111,20 @@ def _end_unserved(mount: Mount) -> None:
 
 
 def _daemon_of(mount: Mount) -> list[int]:
-    """Pids of the process that serves `mount`, and of the one that would replace it; none when they are gone."""
+    """Pids of the serving process and of its keeper, which would replace it; none if they are gone."""
     try:
         status = json.loads((mount.mountpoint / "@store/status.json").read_bytes())
         return [status["pid"], *filter(None, [status.get("keeper_pid")])]
     except OSError as error:
         if error.errno == errno.ENOTCONN:
             return []
-        state = state_of(mount.device, mount.user)  # it lives, and can't tell: out of descriptors, perhaps
+        state = state_of(mount.device, mount.user)  # it is alive but has no answer, perhaps for lack of descriptors
         return [_writer_of(mount, error)] if state is None else [*filter(None, [state.server]), state.keeper]
 
 
 def _writer_of(mount: Mount, error: OSError) -> int:
-    """Pid of the process that has the store locked: nobody else can write it, so it serves a mount that can."""
-    from engine import writer_of  # rarely
+    """Pid of the process with the store's lock: only the mount's daemon can have it."""
+    from engine import writer_of  # rarely needed
 
     pid = None if mount.read_only else writer_of(mount.store)
     if pid:
@@ -135,7 +134,7 @@ def _writer_of(mount: Mount, error: OSError) -> int:
 
 
 def _wait_for_end(pid: int, mount: Mount) -> None:
-    """Return when the process has ended: it closes the store last."""
+    """Wait for the process's end: its last act is closing the store."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -160,7 +159,7 @@ def _wait_for_end(pid: int, mount: Mount) -> None:
 
 
 def _holders_of(mount: Mount) -> Iterator[str]:
-    """A process of each mount namespace that still has `mount`, as 'name (pid)'."""
+    """One process of each mount namespace that still contains `mount`, as 'name (pid)'."""
     seen = {os.readlink("/proc/self/ns/mnt")}
 
     def holds(process: Path) -> bool:
@@ -181,13 +180,13 @@ def _users_of(mountpoint: Path) -> Iterator[str]:
 
 
 def _processes(wanted: Callable[[Path], bool]) -> Iterator[str]:
-    """Processes whose folder in /proc `wanted` picks, as 'name (pid)'."""
+    """Processes whose folder in /proc is `wanted`, as 'name (pid)'."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
             if wanted(process):
                 yield f"{(process / 'comm').read_text().strip()} ({process.name})"
         except OSError:
-            continue  # it ended meanwhile, or belongs to somebody else
+            continue  # it has ended, or belongs to another user
 
 
 def _below(link: Path, mountpoint: Path) -> bool:

@@ -1,4 +1,4 @@
-"""mountctl wait: return when a message comes."""
+"""mountctl wait: returns when a message arrives."""
 
 from __future__ import annotations
 
