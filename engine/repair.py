@@ -81,7 +81,7 @@ def repair_store(
             yield from _drop_derived(layout, config, problems)
     with MessageStore.open(path, config):
         pass  # the opening makes removed derived data again
-    yield from (f"not mended: {problem}" for problem in check_store(path, progress, config))
+    yield from (f"not repaired: {problem}" for problem in check_store(path, progress, config))
 
 
 @contextmanager

@@ -175,7 +175,7 @@ def require_access(mount: Mount) -> None:
     try:
         os.stat(mount.mountpoint)
     except PermissionError:
-        reason = f"{mount.mountpoint} shows itself to user {mount.user} alone, who mounted it"
+        reason = f"{mount.mountpoint} is accessible only to user {mount.user}, who mounted it"
         raise CommandError(reason, "run as that user, or mount with --allow-other", os.EX_NOPERM) from None
 
 

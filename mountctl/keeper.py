@@ -60,7 +60,7 @@ def _wait_until_ready(reports: Iterable[Report], served: Served) -> int:
         if pid:
             os.kill(pid, signal.SIGTERM)
         raise
-    raise CommandError("the daemon died before the mount was ready", f"its last words are in {served.log_file}")
+    raise CommandError("the daemon died before the mount was ready", f"look into its log {served.log_file}")
 
 
 def _keep(served: Served, reporter: Reporter) -> NoReturn:

@@ -135,7 +135,7 @@ class Verbs(click.Group):
 def cli() -> None:
     """Mount message stores in Apache RocketMQ's format, and look after them.
 
-    Every verb takes a store's directory or its mount point, whichever you have at hand.
+    Every verb takes a store's directory or its mount point.
 
     \b
     Example:
@@ -146,7 +146,7 @@ def cli() -> None:
 @cli.command("help")
 @click.argument("verbs", nargs=-1, metavar="[VERB]")
 def show_help(verbs: tuple[str, ...]) -> int:
-    """Show what VERB does, and its options."""
+    """Show the help of VERB."""
     return run([*verbs, "--help"])
 
 

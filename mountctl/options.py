@@ -276,7 +276,7 @@ def settings_of(options: Mapping[str, str], conf: Path | None) -> StoreSettings:
 
 
 BROKER_CONF = click.option(
-    "--broker-conf", type=click.Path(path_type=Path, dir_okay=False), help="A broker's broker.conf, read as it is."
+    "--broker-conf", type=click.Path(path_type=Path, dir_okay=False), help="A broker's broker.conf, unchanged."
 )
 
 

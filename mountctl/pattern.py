@@ -58,7 +58,7 @@ class Pattern:
         try:
             self._regex = re.compile(re.escape(text) if fixed else text, flags)
         except (re.error, OverflowError, RecursionError) as error:
-            remedy = "-F takes it as it stands" if not fixed else ""
+            remedy = "-F takes it literally" if not fixed else ""
             raise CommandError(f"invalid pattern {text!r}: {error}", remedy, os.EX_USAGE) from None
         self._any_case = bool(self._regex.flags & re.IGNORECASE)
 

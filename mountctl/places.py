@@ -120,7 +120,7 @@ def mount_of(store: Path, table: Path = MOUNT_TABLE) -> Mount | None:
             if mount.is_trusted:
                 found.append(mount)
             else:
-                click.echo(f"mountctl: left out: {_untrusted(mount)}", err=True)
+                click.echo(f"mountctl: ignored: {_untrusted(mount)}", err=True)
     return next((mount for mount in found if not mount.read_only), found[-1] if found else None)
 
 
@@ -169,8 +169,8 @@ def _late(mount: Mount) -> CommandError:
     if stopped := _stopped_writer(mount.store):
         reason, remedy = f"{reason}: process {stopped} is stopped", f"kill -CONT {stopped}"
     elif (state := state_of(mount.device, mount.user)) is not None and not state.is_serving:
-        reason = f"{reason}: {state.reason or 'it takes over from another one'}"
-        remedy = f"another one goes on as soon as it can; `mountctl umount {mount.mountpoint}` ends the mount"
+        reason = f"{reason}: {state.reason or 'it is taking over from the last one'}"
+        remedy = f"the next daemon takes over as soon as it can; `mountctl umount {mount.mountpoint}` ends the mount"
     return CommandError(reason, remedy, os.EX_TEMPFAIL)
 
 

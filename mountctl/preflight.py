@@ -40,12 +40,10 @@ def warn_of_limits() -> None:
     """Warn on standard error of limits of this process that a daemon would reach."""
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files != resource.RLIM_INFINITY and files < LEAST_OPEN_FILES:
-        _warn(
-            f"at most {files:,} open files (ulimit -Hn): a daemon of many queues or clients refuses requests (EMFILE)"
-        )
+        _warn(f"at most {files:,} open files (ulimit -Hn): with many queues or clients requests are refused (EMFILE)")
     size, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if size != resource.RLIM_INFINITY:
-        _warn(f"at most {size:,} bytes a file (ulimit -f): what would make one longer is refused (EFBIG)")
+        _warn(f"at most {size:,} bytes a file (ulimit -f): a write beyond that is refused (EFBIG)")
     size, _ = resource.getrlimit(resource.RLIMIT_AS)
     if size != resource.RLIM_INFINITY and size < LEAST_ADDRESS_BYTES:
         _warn(
@@ -73,7 +71,7 @@ def check_mountpoint(mountpoint: Path) -> None:
         reason = f"mount point {mountpoint} is busy: {mounted.store} is mounted there"
         if older := _version_to_replace(mounted):
             reason += f" by version {older}, and this is {version(DISTRIBUTION)}"
-            raise CommandError(reason, f"mountctl restart {mountpoint} has this one go on with it")
+            raise CommandError(reason, f"mountctl restart {mountpoint} replaces its daemon by this version")
         raise CommandError(reason, f"mountctl umount {mountpoint}")
     if not mountpoint.exists():
         raise CommandError(f"mount point {mountpoint} does not exist", f"mkdir {mountpoint}", os.EX_NOINPUT)

@@ -162,9 +162,9 @@ def takes_selection(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(selection=selection, **rest)
 
     for option in (
-        click.option("--key", help="Only messages with this key, matched whole."),
-        click.option("--tag", "tags", multiple=True, help="Only messages with this tag, or one of these."),
-        click.option("--until", "end", metavar="OFFSET|TIME", help="End before that queue offset, or time."),
+        click.option("--key", help="Only messages with exactly this key."),
+        click.option("--tag", "tags", multiple=True, help="Only messages with this tag; with several, any of them."),
+        click.option("--until", "end", metavar="OFFSET|TIME", help="End before this queue offset or time."),
         click.option(
             "--from",
             "start",

@@ -126,7 +126,7 @@ class _Watched:
         while not self._ending.wait(pause):
             pause = REFUSED_SECONDS
             if self._store.disk_takes_writes():
-                log.info("the disk takes writes again: another daemon goes on")
+                log.info("the disk takes writes again: the mount is restarted")
                 with suppress(OSError):
                     os.kill(self._keeper.pid, RESTART_SIGNAL)
                 pause = LONGEST_REFUSED_SECONDS
@@ -240,7 +240,7 @@ def _config(request: MountRequest, reporter: Reporter) -> StoreConfig:
         progress=_progress(reporter),
     )
     if unknown := request.settings.passed_over:
-        log.info("broker.conf: passed over %s", ", ".join(unknown))
+        log.info("broker.conf: ignored %s", ", ".join(unknown))
     return request.settings.applied_to(config)
 
 
@@ -284,7 +284,7 @@ def _log_opening(store: MessageStore) -> None:
     )
     if found.damaged:
         ranges = ", ".join(map(str, found.damaged[:10])) + (" ..." if len(found.damaged) > 10 else "")
-        log.error("the log is damaged at physical offset %s: what is there reads as an I/O error", ranges)
+        log.error("the log is damaged at physical offset %s: messages there read as an I/O error", ranges)
     if store.mode is OpenMode.WRITE:
         log.info("retention is %s", _retention_in_words(store.retention))
     for name in found.rebuilt:

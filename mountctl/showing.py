@@ -100,7 +100,7 @@ class Printer:
     def __init__(self, as_json: bool, template: str | None) -> None:
         """CommandError: the format is invalid."""
         if as_json and template is not None:
-            raise CommandError("--json and --format are two ways", "give one of them; %j is JSON", os.EX_USAGE)
+            raise CommandError("--json and --format exclude each other", "give one of them; %j is JSON", os.EX_USAGE)
         text = "%j" if as_json else template
         self._format: Format | None = None if text is None else Format(text)
         self.attributes = self._format is not None and self._format.attributes
@@ -159,9 +159,9 @@ def takes_format(command: Callable[..., Any]) -> Callable[..., Any]:
         "--format",
         "template",
         metavar="FORMAT",
-        help="Print that for each: %t topic, %q queue, %o offset, %b body, %S its size, %k keys, %g tag, "
+        help="Print each message so: %t topic, %q queue, %o offset, %b body, %S its size, %k keys, %g tag, "
         "%m message id, %T store time in ms, %D the same as a date, %h properties, %{NAME} one of them, %j JSON; "
         "\\n, \\t, \\0.",
     )
-    as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object a message, with all that is known.")
+    as_json = click.option("--json", "as_json", is_flag=True, help="One JSON object per message, with all its fields.")
     return as_json(formatted(with_printer))

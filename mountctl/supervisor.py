@@ -247,7 +247,7 @@ class Supervisor:
 
     def _end_unserved(self) -> None:
         """End a mount that no server serves; its pending requests fail."""
-        self._log("WARNING the mount is ended before another daemon has gone on with it; the store was not closed")
+        self._log("WARNING the mount is ended before the next daemon took over; the store was not closed")
         self._is_ending = True
         if self._server is None:
             self._end()
@@ -392,7 +392,7 @@ class Supervisor:
             self._deaths.died(served, has_answered=has_answered)
         what = f"{'CRITICAL' if is_death else 'WARNING'} the daemon (process {server.pid}) {how}"
         if self._deaths.are_too_many:
-            last = f"{MOST_UNANSWERED} in a row that died before they answered anything end the mount"
+            last = f"the mount ends after {MOST_UNANSWERED} daemons in a row that died before their first answer"
             self._log(f"{what}; {last}; the store was not closed")
             self._phase = Phase.OVER
         else:
@@ -401,9 +401,9 @@ class Supervisor:
     def _pause(self, what: str) -> None:
         """Have the next server take over after the pause that is due. `what` describes the last one's end."""
         seconds = self._deaths.pause_seconds
-        self._log(f"{what}; another one goes on" + (f" in {seconds:g} s" if seconds else ""))
+        self._log(f"{what}; the next one takes over" + (f" in {seconds:g} s" if seconds else ""))
         if seconds:
-            self._postpone(f"the mount waits for another daemon, which goes on in {seconds:g} s: {self._reason}")
+            self._postpone(f"the mount waits for the next daemon, which takes over in {seconds:g} s: {self._reason}")
             self._phase, self._deadline = Phase.PAUSED, time.monotonic() + seconds
         else:
             self._take_over()
@@ -435,7 +435,7 @@ class Supervisor:
 
     def _mount_is_gone(self) -> None:
         """End: the mount was unmounted while no server ran."""
-        self._log("WARNING the mount was unmounted before another daemon went on; the store was not closed")
+        self._log("WARNING the mount was unmounted before the next daemon took over; the store was not closed")
         self._phase = Phase.OVER
 
     def _let_go(self) -> None:

@@ -107,7 +107,7 @@ def _item_starts(wrapper: StoredMessage) -> list[int]:
             raise _bad(wrapper, f"it holds more than {MOST_INNER} messages")
         end = _item_end(body, position)
         if end is None:
-            raise _bad(wrapper, f"what stands at byte {position} of its body is no message")
+            raise _bad(wrapper, f"no message begins at byte {position} of its body")
         starts.append(position)
         position = end
     return starts

@@ -19,13 +19,13 @@ from mountctl.process import raise_open_files
 @click.command("backup", short_help="Copy a store, and bring the copy up to date.")
 @click.argument("place")
 @click.argument("directory", type=Path)
-@click.option("--verify", is_flag=True, help="Check all of the copy afterwards, not only what this run copied.")
+@click.option("--verify", is_flag=True, help="Afterwards check the whole copy, not only the data of this run.")
 @takes_settings
 def command(place: str, directory: Path, verify: bool, settings: StoreSettings) -> None:
-    """Copy the store at PLACE to DIRECTORY, or bring the copy that is there up to date: only what is new is copied.
+    """Copy the store at PLACE to DIRECTORY, or bring an existing copy up to date: only new data is copied.
 
     The store may be mounted and written, closed, or a broker's. The copy is a store: mount it, or copy it back with
-    `cp -a`. What is copied is read again and checked. A run that is cut short leaves the copy good as it was.
+    `cp -a`. Copied data is read again and checked. An interrupted run leaves the old copy good.
 
     \b
     Examples:
@@ -50,13 +50,13 @@ def command(place: str, directory: Path, verify: bool, settings: StoreSettings) 
         click.echo(visible(str(finding)))
     click.echo(visible(f"{found.store}: {_in_words(done)}"))
     for name in done.refused:
-        click.echo(f"mountctl: {name} can't be read in part: the copy has not the messages there", err=True)
+        click.echo(f"mountctl: {name} can't be read in part: the copy lacks the messages there", err=True)
     if done.missing:
         click.echo(
             f"mountctl: {human_size(done.missing)} at the log's end can't be read: the next run tries again", err=True
         )
     for name in done.left_out:
-        click.echo(f"mountctl: {name} can't be read: the copy has it as before, or not", err=True)
+        click.echo(f"mountctl: {name} can't be read: the copy keeps its older version, if any", err=True)
     if findings or done.damaged:
         damaged = plural(len(findings) or done.damaged, "finding" if findings else "damaged place")
         click.echo(f"mountctl: {damaged} in the copy: see `mountctl check {target}`", err=True)

@@ -33,7 +33,7 @@ from mountctl.showing import Printer, takes_format
 @click.argument("place")
 @click.argument("targets", metavar="TOPIC[/QUEUE[/OFFSET]]...", nargs=-1, required=True)
 @click.option(
-    "-n", "--count", type=click.IntRange(min=0), help="At most so many messages of each queue, or of the key."
+    "-n", "--count", type=click.IntRange(min=0), help="The most messages of each queue, or with --key of the key."
 )
 @takes_selection
 @takes_format

@@ -24,22 +24,23 @@ NICENESS = 10
 
 @click.command("check", short_help="Check a store, mounted or not, and repair it.")
 @click.argument("place")
-@click.option("--repair", is_flag=True, help="Rebuild what is derived, cut or mark what is damaged; then check again.")
+@click.option("--repair", is_flag=True, help="Rebuild derived data, cut or mark damaged data; then check again.")
 @click.option(
     "--rate",
     default=DEFAULT_RATE,
     show_default=True,
     metavar="SIZE",
-    help="Of the log of a mounted store, read no more than that a second; 0: as fast as it goes.",
+    help="Limit for reading the log of a mounted store, in bytes a second; 0: no limit.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a finding.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per finding.")
 @takes_settings
 def command(place: str, repair: bool, rate: str, as_json: bool, settings: StoreSettings) -> None:
     """Check a store: re-derives every consume-queue and index byte from the commit log.
 
-    One line per finding, and exit code 1 when there is any. A mounted store is checked while it is used, up to what was
-    on disk when the check began; how far it is and what it found is in `mountctl status`, too. --repair, of a store
-    that is not mounted, never touches a good record, says what it did, and may be stopped and run again.
+    Each finding is one line; the exit code is 1 if there are any. A mounted store is checked while it is used, up to
+    the end of the data on disk at the check's start; `mountctl status` shows the progress and the findings, too.
+    --repair needs an unmounted store. It changes no good record, says what it did, and may be interrupted and run
+    again.
 
     \b
     Examples:

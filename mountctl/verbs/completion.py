@@ -11,7 +11,7 @@ from mountctl.completion import ASKED
 @click.command("completion", short_help="Print a shell's completion script.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
-    """Print what makes SHELL complete verbs, options, places, topics, queues and what -o takes.
+    """Print the script with which SHELL completes verbs, options, stores, topics, queues and names for -o.
 
     \b
     Examples:

@@ -29,9 +29,9 @@ COMMIT_SECONDS = 0.5
 @click.argument("place")
 @click.argument("target", metavar="TOPIC[/QUEUE]")
 @click.argument("program", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("-g", "--group", required=True, metavar="NAME", help="The consumer group, whose place is kept.")
-@click.option("-f", "--follow", is_flag=True, help="Wait for what comes, until interrupted.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("-g", "--group", required=True, metavar="NAME", help="The consumer group; its next offsets are kept.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for new messages, until interrupted.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after this many messages.")
 @click.option(
     "--from", "begin", default="first", metavar="first|last|TIME", show_default=True, help="Where a new group begins."
 )
@@ -41,13 +41,13 @@ def command(
     place: str, target: str, program: tuple[str, ...], group: str, follow: bool, count: int | None, begin: str,
     printer: Printer, settings: StoreSettings,
 ) -> int:  # fmt: skip
-    """Print the messages that a consumer group has not had yet, or run COMMAND with the body of each on its standard
-    input.
+    """Print the messages that a consumer group has not consumed yet, or run COMMAND with the body of each on its
+    standard input.
 
-    A message counts as had when it is printed, or COMMAND ended with 0: what fails, or is killed, comes again. Several
-    of one group share the queues, and a broker's clients of that group go on where this ended. A damaged message is
-    passed over with a word, and the exit code is 3 then. COMMAND finds MQ_TOPIC,
-    MQ_QUEUE, MQ_OFFSET, MQ_KEYS and MQ_TAGS in its environment.
+    A message is consumed when it is printed, or when COMMAND has ended with 0; after a failure or a kill it is
+    delivered again. Several members of a group share the queues. A broker's clients of the group continue from the same
+    offsets. Damaged messages are skipped with a warning, and the exit code is then 3. COMMAND has MQ_TOPIC, MQ_QUEUE,
+    MQ_OFFSET, MQ_KEYS and MQ_TAGS in its environment.
 
     \b
     Examples:
@@ -56,7 +56,7 @@ def command(
     """
     wanted = parse_target(target)
     if wanted.offset is not None:
-        raise CommandError("a group goes on where it was, not at an OFFSET", "name a topic or a queue", os.EX_USAGE)
+        raise CommandError("a group goes on at its own offset, not at OFFSET", "name a topic or a queue", os.EX_USAGE)
     attributes = printer.attributes or bool(program)
     start = begin if begin in ("first", "last") else parse_time(begin)
     try:
@@ -185,7 +185,7 @@ class _Use:
         if done.returncode:
             where = visible(f"{message.topic}/{message.queue}/{message.offset}")
             reason = f"{visible(self._program[0])} ended with {done.returncode} for {where}"
-            raise CommandError(reason, "the message comes again", os.EX_TEMPFAIL)
+            raise CommandError(reason, "the message will be delivered again", os.EX_TEMPFAIL)
 
     def flush(self) -> None:
         """Flush printed output."""
@@ -211,7 +211,7 @@ def _consume_all(taken: _Taken, reader: LocalStore, use: _Use, follow: bool, att
     while not use.is_over:
         taken.take()
         if not taken.held and not follow:
-            reason = f"others of the group consume every queue of {visible(taken.topic)}"
+            reason = f"other members of the group consume every queue of {visible(taken.topic)}"
             raise CommandError(reason, "wait for them, or use --follow", os.EX_TEMPFAIL)
         found = [_consume_some(taken, reader, queue, use, attributes) for queue in list(taken.held)]
         if not any(found):

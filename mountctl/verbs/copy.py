@@ -54,12 +54,10 @@ _OF_DELIVERY = frozenset(
 @click.argument("source", metavar="TOPIC[/QUEUE]")
 @click.argument("to_place")
 @click.argument("to_topic", required=False)
-@click.option(
-    "--match", "text", metavar="PATTERN", help="Only messages whose body matches, as `mountctl grep` does it."
-)
+@click.option("--match", "text", metavar="PATTERN", help="Only messages whose body matches, as for `mountctl grep`.")
 @click.option("--redrive", is_flag=True, help="Send dead letters, retries and delayed messages to their own topics.")
-@click.option("-n", "--dry-run", is_flag=True, help="Only say what would be copied.")
-@click.option("--json", "as_json", is_flag=True, help="Say as JSON what was copied.")
+@click.option("-n", "--dry-run", is_flag=True, help="Copy nothing; print the numbers only.")
+@click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
 @takes_selection
 @takes_settings
@@ -70,8 +68,8 @@ def command(
     """Copy the messages of TOPIC (or a glob) of the store or mount PLACE to TO_PLACE, to a topic of the same name or to
     TO_TOPIC, queue by queue: bodies, keys, tags and properties.
 
-    A copy has its own store time; the property COPIED_FROM says what it is a copy of, and when that was stored.
-    Started again, after an interruption or for what is new, it copies what is not there yet.
+    A copy has its own store time. Its property COPIED_FROM names the original and its store time. Another run, after an
+    interruption or for new messages, skips messages that have a copy.
 
     \b
     Examples:
@@ -142,7 +140,7 @@ def _left_out(topic: Topic, wanted: Target, redrive: bool) -> str:
     if topic.name == SCHEDULE_TOPIC and not redrive:
         return "--redrive sends delayed messages to their topics"
     if topic.name != wanted.topic and _SYSTEM.fullmatch(topic.name):
-        return "a broker keeps it for itself; name it to copy it all the same"
+        return "a broker uses it internally; to copy it, name it without a glob"
     return ""
 
 
@@ -194,7 +192,7 @@ class _Job:
     copied: dict[str, int] = field(default_factory=dict)
     """Number of messages by destination topic."""
     there: int = 0
-    homeless: int = 0
+    without_origin: int = 0
     queues: dict[str, int] = field(default_factory=dict)
     """Number of queues by destination topic."""
 
@@ -233,7 +231,7 @@ class _Job:
         if self.redrive and topic == message.topic:
             origin = next((properties[name] for name in _ORIGINS if properties.get(name)), None)
             if origin is None or origin == message.topic:
-                self.homeless += 1
+                self.without_origin += 1
                 return None
             topic = origin
         time_ms = message.store_time_ms
@@ -279,14 +277,15 @@ def _tell(job: _Job, dry_run: bool, as_json: bool) -> int:
     """Print a summary; returns the exit code. CommandError: messages without a known destination were skipped."""
     count, damaged = sum(job.copied.values()), job.reader.left_out
     if as_json:
-        print_json({"copied": job.copied, "there": job.there, "damaged": len(damaged), "without_origin": job.homeless})
+        done = {"copied": job.copied, "there": job.there, "damaged": len(damaged), "without_origin": job.without_origin}
+        print_json(done)
     else:
         to = ", ".join(f"{visible(topic)} ({number:,})" for topic, number in sorted(job.copied.items()))
         would = "would be copied" if dry_run else "copied"
-        there = f"; {job.there:,} there already" if job.there else ""
+        there = f"; {job.there:,} copied before" if job.there else ""
         click.echo(f"{plural(count, 'message')} {would}{f': {to}' if to else ''}{there}")
     code = damaged.exit_code()
-    if job.homeless:
-        reason = f"{plural(job.homeless, 'message')} left out: no property says which topic they were sent to"
+    if job.without_origin:
+        reason = f"{plural(job.without_origin, 'message')} left out: no property names their original topic"
         raise CommandError(reason, "give TO_TOPIC", os.EX_DATAERR)
     return code

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 @click.command("export", short_help="Write messages to a Parquet dataset.")
 @click.argument("place")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be given again.")
-@click.option("--from", "begin", metavar="TIME", help="Only what was stored at or after this time.")
-@click.option("--until", "end", metavar="TIME", help="Only what was stored before this time.")
-@click.option("--spark", "on_spark", is_flag=True, help="Let Spark do it.")
-@click.option("--master", metavar="URL", help="Where Spark runs: a cluster. Without it, on this machine.")
+@click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
+@click.option("--from", "begin", metavar="TIME", help="Only messages stored at or after this time.")
+@click.option("--until", "end", metavar="TIME", help="Only messages stored before this time.")
+@click.option("--spark", "on_spark", is_flag=True, help="Use Spark.")
+@click.option("--master", metavar="URL", help="The Spark cluster to use; default: this machine.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
 def command(
     place: str, folder: Path, topics: tuple[str, ...], begin: str | None, end: str | None, on_spark: bool,
@@ -36,8 +36,8 @@ def command(
 ) -> int:  # fmt: skip
     """Write the messages of PLACE to DIR, a Parquet dataset partitioned by topic and date (UTC).
 
-    What is written is read again, and compared by counts and checksums. The same command brings what is new since, and
-    goes on after an interruption. A TIME is epoch milliseconds or ISO 8601.
+    Written data is read again and compared by counts and checksums. The same command adds new messages later, and
+    continues an interrupted run. A TIME is epoch milliseconds or ISO 8601.
 
     \b
     Examples:
@@ -63,7 +63,7 @@ def command(
         if not error.errno or error.filename:
             raise
         reason = f"{folder} can't be written: {os.strerror(error.errno)}"
-        raise CommandError(reason, "the same command goes on where it ended", os.EX_IOERR) from None
+        raise CommandError(reason, "the same command continues the run", os.EX_IOERR) from None
     return _tell(units, export.before, folder)
 
 
@@ -95,6 +95,6 @@ def _tell(units: list[Unit], before: list[Unit], folder: Path) -> int:
         click.echo(f"nothing new: {amount(before)} below {folder}")
     for what in ("left_out", "expired"):
         if count := sum(getattr(unit, what) for unit in units):
-            reason = "damaged" if what == "left_out" else "expired before their turn"
+            reason = "damaged" if what == "left_out" else "expired during the export"
             click.echo(f"mountctl: {plural(count, 'message')} left out: {reason}", err=True)
     return DAMAGED if any(unit.left_out for unit in units) else 0

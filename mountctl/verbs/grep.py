@@ -62,17 +62,17 @@ class Search:
 @click.argument("place")
 @click.argument("text", metavar="PATTERN")
 @click.argument("targets", metavar="[TOPIC[/QUEUE]]...", nargs=-1)
-@click.option("-F", "--fixed-strings", "fixed", is_flag=True, help="PATTERN is a text, no regular expression.")
-@click.option("-i", "--ignore-case", "any_case", is_flag=True, help="Upper and lower case are the same.")
-@click.option("-v", "--invert-match", "invert", is_flag=True, help="Messages that don't match.")
-@click.option("-c", "--count", "counting", is_flag=True, help="Print how many messages match, for each topic.")
-@click.option("-l", "--topics", "listing", is_flag=True, help="Print only the topics with a message that matches.")
-@click.option("-o", "--only-matching", "only", is_flag=True, help="Print only what matches, a line a match.")
-@click.option("-m", "--max-count", "most", type=click.IntRange(1), help="So many messages of each topic at most.")
+@click.option("-F", "--fixed-strings", "fixed", is_flag=True, help="PATTERN is a literal text, no regular expression.")
+@click.option("-i", "--ignore-case", "any_case", is_flag=True, help="Ignore case.")
+@click.option("-v", "--invert-match", "invert", is_flag=True, help="Select messages that don't match.")
+@click.option("-c", "--count", "counting", is_flag=True, help="Print the number of matching messages of each topic.")
+@click.option("-l", "--topics", "listing", is_flag=True, help="Print only the topics that have a matching message.")
+@click.option("-o", "--only-matching", "only", is_flag=True, help="Print only the matches, one per line.")
+@click.option("-m", "--max-count", "most", type=click.IntRange(1), help="The most messages of each topic.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing, and end at the first match.")
-@click.option("-H", "--where", is_flag=True, help="Print TOPIC/QUEUE/OFFSET first; so it is for several topics.")
+@click.option("-H", "--where", is_flag=True, help="Print TOPIC/QUEUE/OFFSET first; default for several topics.")
 @click.option(
-    "--in", "parts", multiple=True, type=click.Choice(["body", *PARTS]), help="What is searched; else the body."
+    "--in", "parts", multiple=True, type=click.Choice(["body", *PARTS]), help="The part to search; default: the body."
 )
 @click.option("--color", "colour", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 @takes_selection
@@ -83,10 +83,10 @@ def command(
     listing: bool, only: bool, most: int | None, quiet: bool, where: bool, parts: tuple[str, ...], colour: str,
     selection: Selection, printer: Printer, settings: StoreSettings,
 ) -> int:  # fmt: skip
-    """Print the messages of a store or mount that PATTERN matches, a regular expression as Python has it. Without TOPIC
+    """Print the messages of a store or mount that match PATTERN, a regular expression of Python's. Without TOPIC
     all topics are searched. ^ and $ match at each line of a body.
 
-    The exit code is 0 when something matches, 1 when nothing does, and more when something is wrong.
+    The exit code is 0 with a match, 1 without, and greater after an error.
 
     \b
     Examples:
@@ -97,7 +97,7 @@ def command(
     """
     search = Search(Pattern(text, fixed=fixed, any_case=any_case), invert, frozenset(parts) or frozenset({"body"}))
     if sum((counting, listing, only, quiet)) > 1:
-        raise CommandError("-c, -l, -o and -q are different ways to answer", "give one of them", os.EX_USAGE)
+        raise CommandError("-c, -l, -o and -q exclude each other", "give one of them", os.EX_USAGE)
     if (counting or listing or only) and printer.formats:
         raise CommandError("--json and --format print messages", "leave -c, -l, -o out", os.EX_USAGE)
     wanted = [parse_target(target) for target in targets or ["*"]]

@@ -31,15 +31,15 @@ _BODY, _KEY, _TAGS = "body", "key", "tags"
 @click.command("import", short_help="Publish the records of files.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
 @click.argument("place")
-@click.option("-t", "--topic", required=True, help="The topic to publish to; made where there is none.")
-@click.option("-k", "--key", metavar="COLUMN", help="The column, or field, that is a message's key.")
-@click.option("--tag", metavar="COLUMN", help="The column that is a message's tag.")
-@click.option("--body", metavar="COLUMN", help="The column that is a message's body; without it the whole record.")
+@click.option("-t", "--topic", required=True, help="The topic to publish to; created if it does not exist.")
+@click.option("-k", "--key", metavar="COLUMN", help="The column or field with a message's key.")
+@click.option("--tag", metavar="COLUMN", help="The column with a message's tag.")
+@click.option("--body", metavar="COLUMN", help="The column with a message's body; default: the whole record.")
 @click.option(
-    "--format", "kind", type=click.Choice(["jsonl", "csv", "parquet"]), help="What the files are, whatever their names."
+    "--format", "kind", type=click.Choice(["jsonl", "csv", "parquet"]), help="Format of the files; default: by name."
 )
-@click.option("--spark", "on_spark", is_flag=True, help="Let Spark do it.")
-@click.option("--master", metavar="URL", help="Where Spark runs: a cluster. Without it, on this machine.")
+@click.option("--spark", "on_spark", is_flag=True, help="Use Spark.")
+@click.option("--master", metavar="URL", help="The Spark cluster to use; default: this machine.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
 def command(
     files: tuple[Path, ...], place: str, topic: str, key: str | None, tag: str | None, body: str | None,
@@ -47,9 +47,9 @@ def command(
 ) -> None:  # fmt: skip
     """Publish each record of FILES (JSON lines, CSV with a header, Parquet) to a topic of PLACE.
 
-    A line of JSON is a body as it stands; a record of CSV or Parquet becomes a JSON object, unless --body names one
-    column. All records are looked at before one is published: what can be no message is refused, with its file and
-    line. What is interrupted has published some records: started again, it publishes them again.
+    A line of JSON becomes a body unchanged; a record of CSV or Parquet becomes a JSON object, unless --body names a
+    column. All records are checked before the first is published; a record that can't be a message is refused, with
+    its file and line. After an interruption some records are published, and another run publishes them again.
 
     \b
     Examples:

@@ -21,11 +21,11 @@ SIZES = {"embedded": EMBEDDED_SIZES, "broker": BROKER_SIZES}
 @click.option(
     "--sizes", type=click.Choice(list(SIZES)), default="embedded", show_default=True, help="Sizes of its files."
 )
-@click.option("--mode", metavar="OCTAL", help="Permission bits of its directory; 0700 where it has to be made.")
+@click.option("--mode", metavar="OCTAL", help="Permission bits of its directory; 0700 for a new one.")
 @click.option("--json", "as_json", is_flag=True, help="Print the sizes as JSON.")
 @takes_settings
 def command(store: Path, sizes: str, mode: str | None, as_json: bool, settings: StoreSettings) -> None:
-    """Make an empty STORE: `embedded` sizes for a laptop, `broker` sizes as RocketMQ's defaults are.
+    """Make an empty STORE, with `embedded` sizes for a laptop, or `broker` sizes, RocketMQ's defaults.
 
     \b
     Example:

@@ -29,14 +29,14 @@ MOST_REFUSED = 5
 @click.command("mount", short_help="Mount a store.")
 @click.argument("store", type=Path)
 @click.argument("mountpoint", type=Path, required=False)
-@click.option("-f", "--foreground", is_flag=True, help="Serve in this very process, and log to standard error.")
-@click.option("-r", "--read-only", is_flag=True, help="Never write to the store; refused while another process does.")
-@click.option("--follow", is_flag=True, help="Read-only, beside the process that writes the store (a broker, a mount).")
-@click.option("--sync-flush", is_flag=True, help="Every write returns after its bytes are on disk.")
-@click.option("--allow-other", is_flag=True, help="Let other users read; publishing stays the owner's (--append-mode).")
+@click.option("-f", "--foreground", is_flag=True, help="Serve in this process, and log to standard error.")
+@click.option("-r", "--read-only", is_flag=True, help="Never write to the store; refused while it has a writer.")
+@click.option("--follow", is_flag=True, help="Read-only, beside the store's writer (a broker, a mount).")
+@click.option("--sync-flush", is_flag=True, help="Each write returns when its bytes are on disk.")
+@click.option("--allow-other", is_flag=True, help="Let other users read; --append-mode lets them publish.")
 @click.option("--append-mode", metavar="OCTAL", help="Permission bits of the append files, like 222.")
 @click.option("--log-file", type=click.Path(path_type=Path), help="The daemon's log.")
-@click.option("--cache", type=click.Path(path_type=Path), help="Where --follow keeps queues it derives from the log.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Directory for queues that --follow derives.")
 @click.option("-o", "options", multiple=True, metavar="NAME[=VALUE],...", help="Store options by RocketMQ's names.")
 @BROKER_CONF
 def command(
@@ -51,10 +51,10 @@ def command(
     **switches: bool,
 ) -> None:
     """Mount STORE at MOUNTPOINT; a STORE that doesn't exist or is empty is created. With --broker-conf, STORE may be
-    left out: it is then the storePathRootDir named there.
+    omitted: the default is the file's storePathRootDir.
 
-    Returns when the mount is ready. Retention is off unless -o asks for it: fileReservedTime (hours), maxBytes,
-    deleteWhen, diskMaxUsedSpaceRatio. A log elsewhere, or over several paths: storePathCommitLog=PATH,PATH.
+    Returns when the mount is ready. Retention is off unless -o sets it: fileReservedTime (hours), maxBytes,
+    deleteWhen, diskMaxUsedSpaceRatio. For a log elsewhere, or over several paths: storePathCommitLog=PATH,PATH.
 
     \b
     Examples:

@@ -23,10 +23,10 @@ _TITLES = ("OPERATION", "COUNT", "ERRORS", "MEAN", "P50", "P99", "TOTAL")
 
 @click.command("profile", short_help="Show which requests a mount gets, and how long they take.")
 @click.argument("place")
-@click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(0.1, 3600), help="How long to look.")
+@click.option("--seconds", default=10.0, show_default=True, type=click.FloatRange(0.1, 3600), help="Duration.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON; times are in seconds.")
 def command(place: str, seconds: float, as_json: bool) -> None:
-    """Count the requests that a mount gets from now on, by operation, with their times. Ctrl-C shows what came so far.
+    """Count a mount's requests from now on, by operation, with their durations. Ctrl-C shows the result so far.
 
     \b
     Example:
@@ -48,7 +48,7 @@ def command(place: str, seconds: float, as_json: bool) -> None:
     count = sum(figures.count for figures in profile.operations.values())
     click.echo(f"\n{plural(count, 'request')} in {looked_s:.1f} s; times in milliseconds")
     if profile.dropped:
-        click.echo(f"{plural(profile.dropped, 'request')} more came too fast to be looked at", err=True)
+        click.echo(f"{plural(profile.dropped, 'request')} more came too fast to be counted", err=True)
 
 
 def log_lines(mountpoint: Path, until_s: float) -> Iterator[bytes]:

@@ -32,12 +32,12 @@ STANDARD_INPUT = "-"
 @click.argument("place")
 @click.argument("target", metavar="TOPIC[/QUEUE]")
 @click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
-@click.option("-k", "--key", "keys", multiple=True, help="A key to find the messages by; may be given again.")
-@click.option("--key-from", "key_field", metavar="FIELD", help="Each message is a JSON object, whose FIELD is its key.")
+@click.option("-k", "--key", "keys", multiple=True, help="A key to find the messages by; may be repeated.")
+@click.option("--key-from", "key_field", metavar="FIELD", help="Each message is a JSON object; its key is in FIELD.")
 @click.option("-t", "--tag", default="", help="The messages' tag.")
-@click.option("-p", "--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A property; may be given again.")
+@click.option("-p", "--property", "pairs", multiple=True, metavar="NAME=VALUE", help="A property; may be repeated.")
 @click.option(
-    "--delay-level", type=click.IntRange(1), help="A broker is to deliver them later, by RocketMQ's level: 1 is 1 s."
+    "--delay-level", type=click.IntRange(1), help="RocketMQ's delay level for a delivery by a broker: 1 is 1 s."
 )
 @click.option(
     "--file", "files", multiple=True, type=click.Path(path_type=Path, exists=True), help="A file as one message."
@@ -48,19 +48,19 @@ STANDARD_INPUT = "-"
     type=click.Choice(["raw", "json"]),
     default="raw",
     show_default=True,
-    help='json: each is {"body": ..., "keys": [...], "tags": ..., "properties": {...}}, as append@format=json has it.',
+    help='json: each is {"body": ..., "keys": [...], "tags": ..., "properties": {...}}, as for append@format=json.',
 )
-@click.option("-v", "--verbose", is_flag=True, help="Print where each message is: TOPIC/QUEUE/OFFSET.")
-@click.option("--json", "as_json", is_flag=True, help="Print that as JSON.")
+@click.option("-v", "--verbose", is_flag=True, help="Print TOPIC/QUEUE/OFFSET of each message.")
+@click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
 @takes_settings
 def command(
     place: str, target: str, messages: tuple[str, ...], keys: tuple[str, ...], key_field: str | None, tag: str,
     pairs: tuple[str, ...], delay_level: int | None, files: tuple[Path, ...], kind: str, verbose: bool, as_json: bool,
     settings: StoreSettings,
 ) -> None:  # fmt: skip
-    """Publish each MESSAGE, each --file whole, or without either each line of standard input.
+    """Publish each MESSAGE and each --file as one message, or without either each line of standard input.
 
-    The MESSAGE '-' is standard input as one message. (A message that reads '-' comes from a --file, or as a line.)
+    The MESSAGE '-' means all of standard input as one message. (To publish a '-', use a --file, or a line.)
     On a mount -v and --json give each message a UNIQ_KEY, as RocketMQ's clients do, to find it by.
 
     \b
@@ -76,7 +76,7 @@ def command(
     if messages.count(STANDARD_INPUT) > 1:
         raise CommandError("standard input can be read once", "give '-' once", os.EX_USAGE)
     if keys and key_field:
-        raise CommandError("--key and --key-from are two ways", "give one of them", os.EX_USAGE)
+        raise CommandError("--key and --key-from exclude each other", "give one of them", os.EX_USAGE)
     labels = Labels(keys, tag, _properties(pairs, delay_level))
     told = _tell_json if as_json else _tell if verbose else None
     key_from = _KeyField(key_field) if key_field else None

@@ -15,18 +15,16 @@ from mountctl.output import progress
 from mountctl.places import Mount, find_mount
 
 
-@click.command("restart", short_help="Replace the daemon of a mount; what uses it goes on.")
+@click.command("restart", short_help="Replace the daemon of a mount; its users notice a pause.")
 @click.argument("place", metavar="MOUNTPOINT")
-@click.option(
-    "-o", "options", multiple=True, metavar="NAME[=VALUE],...", help="Options that are other ones from now on."
-)
+@click.option("-o", "options", multiple=True, metavar="NAME[=VALUE],...", help="Options to change.")
 def command(place: str, options: tuple[str, ...]) -> None:
-    """Have another daemon go on with what is mounted at MOUNTPOINT (or the store's own directory names it): the
-    program that runs this command, after an upgrade a newer one.
+    """Replace the daemon of the mount at MOUNTPOINT, which may also be the store's own directory. The new daemon runs
+    this command's program: after an upgrade, the new version.
 
-    The new daemon loads what it needs while the old one serves; then the old one closes the store, and the new one
-    opens it. Who uses the mount waits for that moment and sees no error: what is open stays open, with what was begun.
-    Returns when the new daemon serves. When it can't be started, the old one goes on.
+    It is loaded while the old one serves. Then the old one closes the store, and the new one opens it.
+    Programs that use the mount wait for that moment and see no error: open files stay open, with all unfinished writes.
+    Returns when the new daemon serves. If it can't be started, the old one stays.
 
     -o takes store options, sync_flush, append_mode and parquet_memory.
 

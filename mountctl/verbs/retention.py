@@ -34,10 +34,10 @@ from mountctl.places import Mount, Place, find
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
 @takes_settings
 def command(place: str, as_json: bool, settings: StoreSettings) -> None:
-    """Say which messages retention would delete now, and why: by the options that are in force, or with those of -o as
-    `mountctl restart -o ...` (of an unmounted store `mountctl mount -o ...`) would have them. Deletes nothing.
+    """Say which messages retention would delete now, and why: by the options in force, or with those of -o as
+    `mountctl restart -o ...` (`mountctl mount -o ...` for an unmounted store) would apply them. Deletes nothing.
 
-    Where the disk is too full, it proposes an option that deletes no more than it takes.
+    If the disk is too full, the verb proposes an option that deletes just enough.
 
     \b
     Examples:
@@ -132,7 +132,7 @@ def _lines(place: Place, planned: RetentionPlan, proposed: RetentionPlan | None)
     yield f"retention  {planned.retention or 'off: nothing is ever deleted'}"
     yield f"disk       {_percent(planned.disk_use)}"
     if not planned.deletions:
-        yield "now        nothing goes"
+        yield "now        nothing is deleted"
     for deletion in planned.deletions:
         yield f"now        {_in_words(deletion)}"
     if planned.deletions:
@@ -144,7 +144,7 @@ def _lines(place: Place, planned: RetentionPlan, proposed: RetentionPlan | None)
     if proposed is not None:
         yield from _proposal(place, proposed)
     elif planned.disk_use_after > limit:
-        yield f"but        the disk stays over {limit:.0%} whatever goes of the log: other files fill it"
+        yield f"but        the disk stays over {limit:.0%} even without the log: other files fill it"
 
 
 def _proposal(place: Place, proposed: RetentionPlan) -> Iterator[str]:

@@ -51,13 +51,13 @@ _TYPES = {
 }
 
 
-@click.command("sql", short_help="Ask in SQL; topics are tables.")
+@click.command("sql", short_help="Query in SQL; topics are tables.")
 @click.argument("place")
 @click.argument("query", metavar="QUERY")
-@click.option("--from", "begin", metavar="TIME", help="Only what was stored at or after this time.")
-@click.option("--until", "end", metavar="TIME", help="Only what was stored before this time.")
+@click.option("--from", "begin", metavar="TIME", help="Only messages stored at or after this time.")
+@click.option("--until", "end", metavar="TIME", help="Only messages stored before this time.")
 @click.option("--csv", "as_csv", is_flag=True, help="Rows as CSV, with a header.")
-@click.option("--json", "as_json", is_flag=True, help="Rows as JSON, one a line.")
+@click.option("--json", "as_json", is_flag=True, help="Rows as JSON, one per line.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -69,13 +69,13 @@ def command(
     place: str, query: str, begin: str | None, end: str | None, as_csv: bool, as_json: bool, output: Path | None,
     unsafe: bool,
 ) -> int:  # fmt: skip
-    """Ask PLACE, a store or its mount, a QUERY in DuckDB's SQL. Each topic is a table, and `messages` all of them.
+    """Run QUERY, in DuckDB's SQL, on PLACE, a store or its mount. Each topic is a table; `messages` has all topics.
 
-    Columns: those of @parquet, with body as text (null where it is none), bytes as it is stored, and json where it is
-    JSON: json->>'$.user'. A name that is no word stands in double quotes: "%DLQ%billing". With --from and --until files
-    of other times are not opened; a TIME is epoch milliseconds or ISO 8601. QUERY reads these tables alone: other files
-    and the network are closed to it, unless --unsafe opens them. Damaged messages are left out: their count is on
-    standard error then, and the exit code is 3.
+    The columns are those of @parquet; body is text (null if it is not UTF-8), bytes is the stored body, and json is
+    the body if it is JSON: json->>'$.user'. Quote a name that is no word: "%DLQ%billing". With --from and --until files
+    of other times are not opened; a TIME is epoch milliseconds or ISO 8601. QUERY can't read other files, or use the
+    network, without --unsafe. Damaged messages are skipped; their count is then printed to standard error, and the
+    exit code is 3.
 
     \b
     Examples:
@@ -86,7 +86,8 @@ def command(
     if as_csv + as_json + (output is not None) > 1:
         raise CommandError("--csv, --json and --output exclude each other", exit_code=os.EX_USAGE)
     if output is not None and output.suffix not in OUTPUTS:
-        raise CommandError(f"{output} says no format", f"name a file that ends with {', '.join(OUTPUTS)}", os.EX_USAGE)
+        remedy = f"name a file that ends with {', '.join(OUTPUTS)}"
+        raise CommandError(f"{output} has no known ending", remedy, os.EX_USAGE)
     try:
         import duckdb
     except ImportError:

@@ -34,11 +34,11 @@ LOOK_SECONDS = 5.0
 """Interval of looking for new topics and queues."""
 
 
-@click.command("tail", short_help="Print the newest messages, and those to come.")
+@click.command("tail", short_help="Print the newest messages, and follow new ones.")
 @click.argument("place")
 @click.argument("targets", metavar="TOPIC[/QUEUE]...", nargs=-1, required=True)
-@click.option("-n", "--count", type=click.IntRange(min=0), help="So many of the newest; 10, or with --from all.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what is published, until interrupted.")
+@click.option("-n", "--count", type=click.IntRange(min=0), help="How many messages; 10, or with --from all.")
+@click.option("-f", "--follow", is_flag=True, help="Print new messages, until interrupted.")
 @takes_selection
 @takes_format
 @takes_settings

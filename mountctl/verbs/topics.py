@@ -68,11 +68,11 @@ def list_topics(place: str, as_json: bool, settings: StoreSettings) -> None:
 @click.argument("place")
 @click.argument("name")
 @click.option(
-    "--queues", default=4, show_default=True, type=click.IntRange(1, MAX_QUEUES), help="How many queues it gets."
+    "--queues", default=4, show_default=True, type=click.IntRange(1, MAX_QUEUES), help="Its number of queues."
 )
 @takes_settings
 def create(place: str, name: str, queues: int, settings: StoreSettings) -> None:
-    """Make the topic NAME.
+    """Create the topic NAME.
 
     \b
     Example:
@@ -91,7 +91,7 @@ def create(place: str, name: str, queues: int, settings: StoreSettings) -> None:
 def delete(place: str, name: str, yes: bool, settings: StoreSettings) -> None:
     """Delete the topic NAME and all its messages, for good. Asks first.
 
-    Their bytes stay in the log, among those of other topics, until retention deletes its files.
+    Their bytes stay in the log, among those of other topics, until retention deletes the log's files.
 
     \b
     Example:
@@ -100,9 +100,9 @@ def delete(place: str, name: str, yes: bool, settings: StoreSettings) -> None:
     with connect(find(place), settings) as client:
         messages = plural(find_topic(client, name).messages, "message")
         if not yes and not _agreed(f"Delete {name} and its {messages}, for good?"):
-            raise CommandError(f"{name} is as it was", "answer y, or say --yes", INTERRUPTED)
+            raise CommandError(f"{name} is not deleted", "answer y, or say --yes", INTERRUPTED)
         client.delete_topic(name)
-    click.echo(f"deleted {name} with {messages}; their space comes back as retention deletes files of the log")
+    click.echo(f"deleted {name} with {messages}; retention will free their space with the log's files")
 
 
 def _agreed(question: str) -> bool:

@@ -38,16 +38,14 @@ NAMESPACE_SECONDS = 3.0
 """Time for the daemon to close the store before other mount namespaces are searched for the mount."""
 
 
-@click.command("umount", short_help="Unmount it; returns when the store is closed.")
+@click.command("umount", short_help="Unmount a store; returns when it is closed.")
 @click.argument("place", metavar="MOUNTPOINT", type=Path)
-@click.option(
-    "-l", "--lazy", is_flag=True, help="Out of the tree at once; who uses it still goes on, and closes it last."
-)
+@click.option("-l", "--lazy", is_flag=True, help="Unmount at once; the store is closed when its last user ends.")
 def command(place: Path, lazy: bool) -> None:
-    """Unmount what is mounted at MOUNTPOINT (or the store's own directory names it).
+    """Unmount the store at MOUNTPOINT, which may also be the store's own directory.
 
-    Returns when everything is on disk and the store is closed. A mount that is in use is refused, with who uses it;
-    --lazy takes it out of the tree all the same, and the store is closed when the last of them has ended.
+    Returns when everything is on disk and the store is closed. A mount in use is refused, with the names of its
+    processes. --lazy unmounts it for other processes, and the store is closed when the last of those has ended.
 
     \b
     Examples:
@@ -79,7 +77,7 @@ def _unmount(mountpoint: Path, lazy: bool) -> None:
             time.sleep(0.02)
             continue
         if busy and (users := ", ".join(_users_of(mountpoint))):
-            raise CommandError(f"{mountpoint} is in use by {users}", "end that first, or add --lazy", os.EX_TEMPFAIL)
+            raise CommandError(f"{mountpoint} is in use by {users}", "end these, or add --lazy", os.EX_TEMPFAIL)
         raise CommandError(outcome.stderr.strip() or f"{mountpoint} can't be unmounted")
 
 
@@ -149,7 +147,7 @@ def _wait_for_end(pid: int, mount: Mount) -> None:
             raise CommandError(reason, f"kill -CONT {pid}", os.EX_TEMPFAIL)
         if holders := ", ".join(_holders_of(mount)):
             reason = f"{mount.mountpoint} is unmounted here, but the mount namespace of {holders} holds it"
-            raise CommandError(reason, f"end that, and process {pid} closes the store", os.EX_TEMPFAIL)
+            raise CommandError(reason, f"end these, and process {pid} closes the store", os.EX_TEMPFAIL)
         if not poll.poll(CLOSE_SECONDS * 1000):
             raise CommandError(
                 f"{mount.store} is still being closed by process {pid}", "look into its log", os.EX_TEMPFAIL

@@ -15,16 +15,16 @@ from mountctl.selection import Target, find_topic, narrowed, parse_target
 from mountctl.verbs.tail import POLL_SECONDS
 
 
-@click.command("wait", short_help="Return when a message comes.")
+@click.command("wait", short_help="Return when a message arrives.")
 @click.argument("place")
 @click.argument("target", metavar="TOPIC[/QUEUE[/OFFSET]]")
-@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up then, with exit code 75.")
+@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="End after this time, with exit code 75.")
 @takes_settings
 def command(place: str, target: str, timeout: float | None, settings: StoreSettings) -> None:
-    """Return when a topic or queue has a message that was not there before, and print where it is: TOPIC/QUEUE/OFFSET.
-    With OFFSET: when that message is there, if need be at once, so that a loop misses none.
+    """Return when a topic or queue has a new message, and print its TOPIC/QUEUE/OFFSET. With OFFSET: return when that
+    message exists, perhaps at once; so a loop misses none.
 
-    inotify does not tell of messages: the kernel sees what is done to a file here, not what a file has become.
+    inotify can't replace this: the kernel reports operations on the files of a mount, not new messages.
 
     \b
     Examples:

@@ -624,10 +624,10 @@ def test_messages_of_a_batch_in_one_record_are_messages(way: str, tmp_path: Path
 
 
 BAD: dict[str, tuple[Callable[[Message], dict[str, Any]], str]] = {
-    "too few": (lambda one: {"body": one.body[:-30]}, "is no message"),
+    "too few": (lambda one: {"body": one.body[:-30]}, "no message begins"),
     "more": (lambda one: {"body": bytes(one.body) * 2}, "holds '3' messages, and holds 6"),
-    "a size": (lambda one: {"body": b"\x7f" + bytes(one.body[1:])}, "byte 0 of its body is no message"),
-    "a body's size": (lambda one: {"body": bytes(one.body[:16]) + b"\xff" + one.body[17:]}, "is no message"),
+    "a size": (lambda one: {"body": b"\x7f" + bytes(one.body[1:])}, "no message begins at byte 0 of its body"),
+    "a body's size": (lambda one: {"body": bytes(one.body[:16]) + b"\xff" + one.body[17:]}, "no message begins"),
     "nothing": (lambda one: {"body": b""}, "and holds 0"),
     "compressed": (lambda one: {"body": zlib.compress(one.body), "sys_flag": 0xC1}, "compressed, which is not read"),
     "another base": (lambda one: {"properties": {**one.properties, "INNER_BASE": "7"}}, "begins at '7'"),

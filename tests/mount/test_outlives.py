@@ -286,7 +286,7 @@ def test_restarts_are_shown(mounted: Site) -> None:
     assert (status["outlives_daemon"], status["restarts"]) == (True, 1)
     assert b"\nfsstore_restarts_total 1\n" in (mounted.mountpoint / "@store/metrics").read_bytes()
     assert "restarted  1 time, after the daemon was killed" in succeed("status", mounted.mountpoint)
-    assert "was killed by SIGKILL; another one goes on" in mounted.log_text()
+    assert "was killed by SIGKILL; the next one takes over" in mounted.log_text()
 
 
 def test_the_next_server_waits_and_holds_nothing_that_counts(mounted: Site) -> None:
@@ -379,7 +379,7 @@ def test_a_mount_that_waits_for_its_store_can_be_unmounted(mounted: Site) -> Non
     assert server is not None
     mounted.store.rename(aside)
     os.kill(server, signal.SIGKILL)
-    eventually(lambda: "another one goes on in" in mounted.log_text(), "the keeper pauses")
+    eventually(lambda: "the next one takes over in" in mounted.log_text(), "the keeper pauses")
     done = mountctl("umount", mounted.mountpoint)
     assert (done.returncode, done.stderr.startswith("mountctl: the store was not closed: ")) == (0, True)
     assert not is_mounted(mounted.mountpoint)

@@ -288,7 +288,7 @@ os.execv(sys.executable, [sys.executable, "-m", "mountctl.successor", *sys.argv[
         eventually(lambda: not fails.exists(), "one waits that will fail")
         kill(mounted)
         os.write(descriptor, b" line\n")
-    assert re.search(r"WARNING the daemon \(process \d+\) ended with 1; another one goes on", mounted.log_text())
+    assert re.search(r"WARNING the daemon \(process \d+\) ended with 1; the next one takes over", mounted.log_text())
     assert bodies(mounted_queue) == [b"begun line"]
 
 
@@ -321,7 +321,7 @@ os.execv(sys.executable, [sys.executable, "-c", {code!r}, *sys.argv[1:]])
         succeed("restart", mounted.mountpoint)
         before = status_of(mounted)["pid"]
         fails.touch()
-        eventually(lambda: "ended with 70; another one goes on" in mounted.log_text(), "it has ended")
+        eventually(lambda: "ended with 70; the next one takes over" in mounted.log_text(), "it has ended")
         os.write(descriptor, b" line\n")
     assert status_of(mounted)["pid"] != before
     assert bodies(mounted_queue) == [b"begun line"]
@@ -334,7 +334,7 @@ def test_a_restart_without_the_store_says_what_became_of_the_mount(mounted: Site
     done = mountctl("restart", mounted.mountpoint)
     assert (done.returncode, "as before" in done.stderr) == (75, False)
     assert "is not the store that was there" in done.stderr
-    assert "the mount waits for another daemon" in done.stderr
+    assert "the mount waits for the next daemon" in done.stderr
     aside.rename(mounted.store)
     assert status_of(mounted)["restarts"] >= 1
 

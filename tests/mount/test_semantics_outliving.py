@@ -117,7 +117,7 @@ def test_deaths_in_a_row(site: Site, queue: Path, have_answered: bool) -> None:
             with suppress(ProcessLookupError):
                 os.kill(server, signal.SIGKILL)
         time.sleep(0.001)
-    assert "5 in a row that died before they answered anything end the mount" in site.log_text()
+    assert "the mount ends after 5 daemons in a row that died before their first answer" in site.log_text()
     with pytest.raises(OSError, match=os.strerror(errno.ENOTCONN)):
         queue.with_name("0.log").read_bytes()
     assert "dead (mountctl umount" in succeed("status")

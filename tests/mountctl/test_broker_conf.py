@@ -115,7 +115,7 @@ def test_the_brokers_own_conf_gives_store_and_paths(given: Golden55, there: Site
     done = mountctl("mount", "--log-file", there.log, "--follow", "--broker-conf", conf, there.mountpoint)
     assert done.returncode == 0, done.stderr + there.log_text()
     require_same_files(there.mountpoint, given)
-    assert "passed over brokerClusterName, brokerId, brokerName, brokerRole" in there.log_text()
+    assert "ignored brokerClusterName, brokerId, brokerName, brokerRole" in there.log_text()
 
 
 def test_what_is_published_through_a_mount_goes_on_over_the_paths(given: Golden55, there: Site, conf: Path) -> None:

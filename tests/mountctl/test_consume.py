@@ -46,7 +46,7 @@ def test_what_a_command_did_not_do_comes_again(place: Path, tmp_path: Path) -> N
     script = f'read -r body; [ "$body" != "body 6" ] || [ -e {tmp_path}/mended ] || exit 3; echo "$MQ_OFFSET $body"'
     failed = mountctl("consume", place, "orders/2", "-g", "g", "--", "sh", "-c", script, stdin=" ")
     assert (failed.returncode, failed.stdout) == (os.EX_TEMPFAIL, "0 body 2\n")
-    assert failed.stderr == "mountctl: sh ended with 3 for orders/2/1: the message comes again\n"
+    assert failed.stderr == "mountctl: sh ended with 3 for orders/2/1: the message will be delivered again\n"
     (tmp_path / "mended").touch()
     again = mountctl("consume", place, "orders/2", "-g", "g", "--", "sh", "-c", script, stdin=" ")
     assert (again.returncode, again.stdout) == (0, "1 body 6\n2 body 10\n")
@@ -66,7 +66,7 @@ def test_what_can_not_be_is_said(place: Path) -> None:
         (("orders", "-g", "no good"), 64, "a group's name holds letters, digits, %, |, - and _ alone"),
         (("missing", "-g", "g"), 64, "no topic 'missing': there are: orders"),
         (("orders/9", "-g", "g"), 64, "has no queue 9"),
-        (("orders/0/1", "-g", "g"), 64, "a group goes on where it was, not at an OFFSET: name a topic"),
+        (("orders/0/1", "-g", "g"), 64, "a group goes on at its own offset, not at OFFSET: name a topic"),
         (("orders", "-g", "g", "--from", "never"), 64, "invalid time 'never'"),
     ):
         done = mountctl("consume", place, *arguments)
@@ -83,7 +83,7 @@ def test_members_of_a_group_share_the_queues_and_one_that_is_killed_leaves_its_o
     others = [body for body in BODIES if body not in BODIES[1::4]]
     assert sorted(succeed("consume", site.mountpoint, "orders", "-g", "g").splitlines()) == sorted(others)
     taken = mountctl("consume", site.mountpoint, "orders/1", "-g", "g")
-    assert (taken.returncode, "others of the group consume every queue" in taken.stderr) == (75, True)
+    assert (taken.returncode, "other members of the group consume every queue" in taken.stderr) == (75, True)
     offset = site.mountpoint / "@store/groups/g/orders/1"
     eventually(lambda: offset.read_text() == "3\n", "what was printed is noted")
     first.send_signal(signal.SIGKILL)

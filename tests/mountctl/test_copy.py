@@ -49,8 +49,8 @@ def test_copies_carry_what_their_messages_carried_queue_by_queue(source: Path, t
     assert succeed("copy", source, "orders", target, "--dry-run") == "20 messages would be copied: orders (20)\n"
     assert succeed("topics", target).splitlines() == ["TOPIC  QUEUES  MESSAGES"]
     assert succeed("copy", source, "orders", target, "--tag", "odd") == "10 messages copied: orders (10)\n"
-    assert succeed("copy", source, "orders", target) == "10 messages copied: orders (10); 10 there already\n"
-    assert succeed("copy", source, "orders", target) == "0 messages copied; 20 there already\n"
+    assert succeed("copy", source, "orders", target) == "10 messages copied: orders (10); 10 copied before\n"
+    assert succeed("copy", source, "orders", target) == "0 messages copied; 20 copied before\n"
     before, copies = shown(source, "orders"), shown(target, "orders")
     facts = ("queue", "body", "keys", "tags")
     assert sorted([one[fact] for fact in facts] for one in copies) == sorted(
@@ -92,11 +92,9 @@ def test_dead_letters_go_back_to_where_they_came_from(site: Site) -> None:
     place = site.mounted().mountpoint
     first = mountctl("copy", place, "%*", place, "--redrive")
     assert (first.returncode, first.stdout) == (65, "2 messages copied: orders (2)\n")
-    assert first.stderr == (
-        "mountctl: 1 message left out: no property says which topic they were sent to: give TO_TOPIC\n"
-    )
+    assert first.stderr == ("mountctl: 1 message left out: no property names their original topic: give TO_TOPIC\n")
     again = mountctl("copy", place, "%*", place, "--redrive")
-    assert again.stdout == "0 messages copied; 2 there already\n"
+    assert again.stdout == "0 messages copied; 2 copied before\n"
     dead, retried = (shown_one(place, body) for body in ("dead", "again"))
     assert dead["properties"] == {"KEYS": "D", "TAGS": "t", "A": "b", "COPIED_FROM": dead["properties"]["COPIED_FROM"]}
     assert list(retried["properties"]) == ["COPIED_FROM"]
@@ -131,7 +129,7 @@ def test_a_copy_that_was_interrupted_goes_on_and_doubles_nothing(
     stopped = mountctl("copy", source, "orders", target)
     assert (stopped.returncode, stopped.stderr) == (74, "mountctl: No space left on device\n")
     assert len(shown(target, "orders")) == 5
-    assert succeed("copy", source, "orders", target) == "15 messages copied: orders (15); 5 there already\n"
+    assert succeed("copy", source, "orders", target) == "15 messages copied: orders (15); 5 copied before\n"
     assert sorted(str(one["keys"]) for one in shown(target, "orders")) == sorted(f"K-{n}" for n in range(20))
 
 

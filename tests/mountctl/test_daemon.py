@@ -76,7 +76,7 @@ def test_an_unforeseen_error_leaves_its_traceback_in_the_log(tmp_path: Path) -> 
 def test_a_violent_end_is_told_by_the_keeper(tmp_path: Path, body: str, words: str) -> None:
     log = tmp_path / "log"
     said, _ = start(body, log)
-    assert said == f"failed 69 the daemon died before the mount was ready: its last words are in {log}\n"
+    assert said == f"failed 69 the daemon died before the mount was ready: look into its log {log}\n"
     eventually(lambda: words in log.read_text(), "the keeper logs")
     assert ("Fatal Python error: Aborted" in log.read_text()) == ("ABRT" in words)
 
@@ -98,11 +98,11 @@ def test_servers_that_never_answer_end_the_mount_after_the_fifth(tmp_path: Path)
     log = tmp_path / "log"
     said, _ = start(body, log)
     assert said.startswith("ready ")
-    eventually(lambda: "end the mount" in log.read_text(), "the keeper gives up")
+    eventually(lambda: "the mount ends" in log.read_text(), "the keeper gives up")
     lines = [line for line in log.read_text().splitlines() if "(process" in line]
-    pauses = [float(found[1]) if (found := re.search(r"goes on in (\d+) s", line)) else 0 for line in lines[:-1]]
+    pauses = [float(found[1]) if (found := re.search(r"takes over in (\d+) s", line)) else 0 for line in lines[:-1]]
     assert pauses in ([0, 0, 1, 2], [0, 0, 1, 2, 4])  # the first one counts, where it was slow to end
-    assert "ended with 70; 5 in a row that died before they answered anything end the mount" in lines[-1]
+    assert "ended with 70; the mount ends after 5 daemons in a row that died before their first answer" in lines[-1]
 
 
 @pytest.mark.parametrize("text", ["ten", "", "-1", "nan", "inf", "1e999"])

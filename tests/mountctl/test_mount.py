@@ -347,7 +347,7 @@ def test_umount_names_who_uses_the_mount(site: Site) -> None:
         finally:
             user.terminate()
     assert refused.returncode == 75
-    assert f"is in use by sleep ({user.pid}): end that first" in refused.stderr
+    assert f"is in use by sleep ({user.pid}): end these, or add" in refused.stderr
     assert (is_left, is_open, is_mounted(site.mountpoint)) == (True, True, False)
     assert f"the store is closed when sleep ({user.pid}) has ended" in lazily
     eventually(lambda: writer_of(site.store) is None, "the store is closed")

@@ -236,7 +236,7 @@ def test_a_mount_that_keeps_this_user_out_says_whose_it_is(monkeypatch: pytest.M
     mount = Mount(tmp_path, tmp_path / "store", read_only=False, user=1234, device="0:1")
     connect.require_access(mount)
     monkeypatch.setattr("os.stat", refused)
-    with pytest.raises(CommandError, match="shows itself to user 1234 alone") as caught:
+    with pytest.raises(CommandError, match="is accessible only to user 1234") as caught:
         connect.require_access(mount)
     monkeypatch.undo()
     assert caught.value.exit_code == 77

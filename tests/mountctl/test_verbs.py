@@ -148,7 +148,7 @@ def test_put_says_where_each_message_is_and_takes_what_append_takes(place: Path)
         (["--key-from", "id"], "{}\nnone\n", 65, "illegal message: number 2: is no JSON"),
         (["--key-from", "id"], '{"id": {}}\n', 65, "number 1: its key is neither a text nor a number"),
         (["x", "--property", "A"], "", 64, "invalid property 'A': give NAME=VALUE"),
-        (["x", "--key", "k", "--key-from", "id"], "", 64, "--key and --key-from are two ways"),
+        (["x", "--key", "k", "--key-from", "id"], "", 64, "--key and --key-from exclude each other"),
         (["good", "x" * 10, "--key-from", "id"], "", 65, "number 1: is no JSON"),
         (["--key-from", "id"], '{"id": 1}\n{"id": "a b"}\n', 65, "number 2: keys are a list of texts"),
         (["-v"], "b" * (5 << 20), 65, "number 1: body of 5,242,880 bytes is over the limit of 4,194,304"),
@@ -271,7 +271,10 @@ def test_topics_are_listed_made_and_deleted_after_a_question(place: Path) -> Non
     assert {name: len(queues) for name, queues in listed.items()} == {"narrow": 1, "orders": 4, "wide": 8}
     for answer in ("n\n", " "):
         refused = mountctl("topics", "delete", place, "orders", stdin=answer)
-        assert (refused.returncode, refused.stderr) == (130, "mountctl: orders is as it was: answer y, or say --yes\n")
+        assert (refused.returncode, refused.stderr) == (
+            130,
+            "mountctl: orders is not deleted: answer y, or say --yes\n",
+        )
         assert "10 messages" in refused.stdout
     succeed("topics", "delete", place, "orders", stdin="y\n")
     succeed("topics", "delete", place, "wide", "--yes")

@@ -371,7 +371,7 @@ def test_an_export_that_has_no_room_says_where_and_goes_on(mount: Mounted, tmp_p
     done = subprocess.run(limited, cwd=PROJECT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         74,
-        f"mountctl: {tmp_path / 'a'} can't be written: File too large: the same command goes on where it ended\n",
+        f"mountctl: {tmp_path / 'a'} can't be written: File too large: the same command continues the run\n",
     )
     assert succeed(*words[2:]) == f"{ORDERS:,} messages in 1 file below {tmp_path / 'a'}\n"
     assert len(messages(tmp_path / "a")) == ORDERS

@@ -209,7 +209,7 @@ def test_repair_mends_what_can_be_mended_and_loses_no_good_message(store: Path, 
     assert len(good) >= 200
     with nothing_left_open():
         said = list(repair_store(store))
-    assert [line for line in said if line.startswith("not mended")] == []
+    assert [line for line in said if line.startswith("not repaired")] == []
     assert readable(store) >= good
     assert list(check_store(store)) == []
     before = contents(store)
