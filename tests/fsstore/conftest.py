@@ -1,15 +1,32 @@
-"""A filesystem over a store in memory, and a real one."""
+"""A filesystem over a small store on a disk in memory, which refuses when it is told to."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 
-from engine import MessageStore
+from engine import (
+    EMBEDDED_SIZES,
+    Expired,
+    FileSizes,
+    FlushFailedError,
+    Message,
+    MessageStore,
+    OpenMode,
+    Retention,
+    StoreConfig,
+    StoreListener,
+)
+from engine.read import offset_index
 from fsstore.core import Filesystem
 from fsstore.fuse.errors import errno_of
 from fsstore.interface import (
@@ -21,11 +38,19 @@ from fsstore.interface import (
     Opened,
     SlowWork,
 )
-from tests.fsstore.fakestore import FIRST_STORE_TIME_MS, FakeStore
+from tests.engine.storetools import QUIET, HastyDisk
 
 T = TypeVar("T")
 
 OPTIONS = FilesystemOptions(uid=1234, gid=5678)
+
+FIRST_STORE_TIME_MS = 1_700_000_000_000
+
+ONE_A_FILE = FileSizes(commit_log_bytes=200, consume_queue_entries=64, index_slots=17, index_entries=48)
+"""Each message of up to 80 bytes has a log file of its own, so that retention can delete it alone."""
+
+one_a_file = pytest.mark.parametrize("store", [ONE_A_FILE], indirect=True, ids=["one message a file"])
+shared_one_a_file = pytest.mark.parametrize("shared", [ONE_A_FILE], indirect=True, ids=["one message a file"])
 
 REPORTS = ("status.json", "config.json", "metrics", "refusals")
 
@@ -99,7 +124,7 @@ def patiently(request: Callable[..., T], *arguments: object) -> T:
             return request(*arguments)
         except SlowWork as slow:
             slow.work()
-            done.append(slow)
+            done.append(slow.with_traceback(None))  # else it and this frame would hold each other
 
 
 def refused_with(use: Callable[[], object]) -> int | None:
@@ -109,19 +134,132 @@ def refused_with(use: Callable[[], object]) -> int | None:
     return errno_of(raised.value)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> FakeStore:
-    return FakeStore(tmp_path)
+class Clock:
+    """The time at which messages are stored."""
+
+    now_ms = FIRST_STORE_TIME_MS
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class RefusingDisk(HastyDisk):
+    """Refuses space or bytes while a test says so. Space is a hole, which is enough in memory and takes no time."""
+
+    is_full = False
+    is_broken = False
+
+    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        os.ftruncate(descriptor, size_bytes)
+
+    def sync(self, descriptor: int, path: Path) -> None:
+        if self.is_broken:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+
+
+def open_small(
+    path: Path, mode: OpenMode = OpenMode.WRITE, sizes: FileSizes = EMBEDDED_SIZES, **changes: Any
+) -> MessageStore:
+    """A store that flushes and prepares nothing by itself, with a RefusingDisk and a Clock."""
+    wanted = {"flush": QUIET, "preallocate": False, "clock": Clock(), "disk": RefusingDisk()}
+    config = StoreConfig(mode=mode, sizes=sizes, **wanted | changes)  # type: ignore[arg-type]
+    return MessageStore.open(path, config, create=mode is OpenMode.WRITE)
+
+
+def disk_of(store: MessageStore) -> RefusingDisk:
+    assert isinstance(store.config.disk, RefusingDisk)
+    return store.config.disk
+
+
+def clock_of(store: MessageStore) -> Clock:
+    assert isinstance(store.config.clock, Clock)
+    return store.config.clock
+
+
+class Expiries(StoreListener):
+    """Notes what expired."""
+
+    def __init__(self) -> None:
+        self.noted: list[Expired] = []
+
+    def expired(self, expired: Expired) -> None:
+        self.noted.append(expired)
+
+
+def expire(store: MessageStore, topic: str, queue: int, new_min: int) -> Expired:
+    """Let retention remove the messages before `new_min`, of which each has a log file; what listeners are told."""
+    expiries, old = Expiries(), store.bounds(topic, queue)
+    unsubscribe = store.subscribe(expiries)
+    is_all = new_min == old.max_offset  # but retention keeps the newest file
+    kept = store.put(Message("newer", b""), 0) if is_all else store.get(topic, queue, new_min)
+    store._require_write_side().cleaner.retention = Retention(
+        max_bytes=store.physical_end - kept.physical_offset, delete_pause_ms=0, delete_batch_files=1000
+    )
+    store.clean()
+    unsubscribe()
+    assert store.bounds(topic, queue).min_offset == new_min
+    gone = [one.physical_offsets for one in expiries.noted if (one.topic, one.queue) == (topic, queue)]
+    return Expired(topic, queue, old.min_offset, new_min, np.concatenate([np.empty(0, np.int64), *gone]))
+
+
+def break_disk(store: MessageStore) -> None:
+    """Let a flush fail: nothing is written any more."""
+    disk_of(store).is_broken = True
+    with pytest.raises(FlushFailedError):
+        store.flush()
+
+
+def damage(store: MessageStore, physical_offset: int) -> None:
+    """Overwrite the magic number of a record."""
+    position = physical_offset % store.sizes.commit_log_bytes
+    with open(store.path / "commitlog" / f"{physical_offset - position:020d}", "r+b") as file:
+        file.seek(position + 4)
+        file.write(bytes(4))
+
+
+def set_offsets(store: MessageStore, table: dict[str, dict[str, int]]) -> None:
+    """Commit offsets as a broker does: topic@group -> queue -> offset."""
+    (store.path / "config" / "consumerOffset.json").write_text(json.dumps({"offsetTable": table}))
+
+
+def forget_sums(store: MessageStore, patch: pytest.MonkeyPatch) -> None:
+    """Let the sizes of orders/0's messages be unknown, and too many of them to be summed at once."""
+    patch.setattr(offset_index, "QUICK_SUM_MESSAGES", 0)
+    store.stream("orders", 0)._index._forget_from(0)
+
+
+@contextmanager
+def in_memory() -> Iterator[Path]:
+    """A directory on a disk in memory, where there is one."""
+    memory = "/dev/shm"
+    with TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
-def mount(store: FakeStore) -> Mount:
-    return Mount(store.as_store())
+def folder() -> Iterator[Path]:
+    with in_memory() as folder:
+        yield folder
 
 
 @pytest.fixture
-def open_store(tmp_path: Path) -> Iterator[MessageStore]:
-    """A real store, checked at the end."""
-    with MessageStore.open(tmp_path / "store", create=True) as store:
+def store(folder: Path, request: pytest.FixtureRequest) -> Iterator[MessageStore]:
+    """A store whose files have the sizes of the test's parameter, if it has one."""
+    store = open_small(folder / "store", sizes=getattr(request, "param", EMBEDDED_SIZES))
+    yield store
+    with suppress(FlushFailedError):  # a test broke the disk
+        store.close()
+
+
+@pytest.fixture(scope="module")
+def shared(request: pytest.FixtureRequest) -> Iterator[MessageStore]:
+    """As `store`, for all examples of a test."""
+    with in_memory() as folder, open_small(folder / "store", sizes=getattr(request, "param", EMBEDDED_SIZES)) as store:
         yield store
-        assert list(store.check()) == []
+
+
+@pytest.fixture
+def mount(store: MessageStore) -> Mount:
+    return Mount(store)

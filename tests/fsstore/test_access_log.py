@@ -90,10 +90,9 @@ def test_readers_are_within_the_memory_budget(mount: Mount) -> None:
         *("@parquet", "@parquet/topic=orders", "@parquet/topic=orders/queue=0", PARQUET_FILE),
     ],
 )
-def test_an_inode_is_shown_as_its_path(open_store: MessageStore, path: str) -> None:
-    open_store.create_topic("orders")
-    open_store.put(Message("orders", b"x", keys=["K"]), 0)
-    mount = Mount(open_store)
+def test_an_inode_is_shown_as_its_path(mount: Mount, store: MessageStore, path: str) -> None:
+    store.create_topic("orders")
+    store.put(Message("orders", b"x", keys=["K"]), 0)
     assert mount.fs.path_of(mount.stat(path).inode) == path
 
 

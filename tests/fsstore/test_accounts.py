@@ -9,12 +9,11 @@ import threading
 
 import pytest
 
-from engine import Message
+from engine import Message, MessageStore
 from fsstore.accounts import REFUSALS, ROOT, Accounts, Bound, Resource
 from fsstore.interface import AT_END, FilesystemError
 from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
 from tests.fsstore.conftest import OPTIONS, Mount, refused_with
-from tests.fsstore.fakestore import FakeStore
 
 OWNER, ANN, BOB = 10, 1001, 1002
 LIMIT, FLOOR = 800, 20
@@ -147,7 +146,7 @@ def known(mount: Mount, inode: int) -> bool:
 
 
 @pytest.fixture
-def few_names(mount: Mount, store: FakeStore) -> Mount:
+def few_names(mount: Mount, store: MessageStore) -> Mount:
     """A mount with room for 80 names: 10 of each user."""
     store.put(Message("orders", b"x", ["K"]), 0)
     mount.fs.accounts.set_bound(Resource.NAMES, Bound(80, 2))
@@ -212,7 +211,7 @@ def begun_by(mount: Mount, user: int, size: int) -> int:
     return handle
 
 
-def test_who_begins_too_much_is_refused_and_others_go_on(mount: Mount, store: FakeStore) -> None:
+def test_who_begins_too_much_is_refused_and_others_go_on(mount: Mount, store: MessageStore) -> None:
     mount.fs.accounts.set_bound(Resource.HELD_BYTES, Bound(8 << 20, 1 << 10))
     store.put(Message("orders", b"x"), 0)
     handles = [begun_by(mount, ANN, 256 << 10) for _ in range(4)]

@@ -5,20 +5,28 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from engine import FlushFailedError, IllegalMessageError, MessageTooLargeError, ReadOnlyStoreError, StoreFullError
+from engine import (
+    FlushFailedError,
+    FlushPolicy,
+    IllegalMessageError,
+    MessageStore,
+    MessageTooLargeError,
+    ReadOnlyStoreError,
+    StoreFullError,
+)
 from fsstore.interface import AT_END, WHOLE_WRITE_BYTES, FilesystemError
-from tests.fsstore.conftest import Mount, refused_with
-from tests.fsstore.fakestore import FakeStore
+from tests.engine.storetools import bodies
+from tests.fsstore.conftest import Mount, break_disk, disk_of, expire, one_a_file, open_small, refused_with
 
 
 @pytest.fixture(autouse=True)
-def topic(store: FakeStore) -> None:
+def topic(store: MessageStore) -> None:
     store.create_topic("orders", 2)
 
 
@@ -30,36 +38,36 @@ def test_what_was_written_is_read_by_every_name(mount: Mount) -> None:
     assert mount.readlink("orders/keys/K") == "../0/" + "0" * 20
 
 
-def test_a_topics_append_deals_messages_to_the_queues_in_turn(mount: Mount, store: FakeStore) -> None:
+def test_a_topics_append_deals_messages_to_the_queues_in_turn(mount: Mount, store: MessageStore) -> None:
     mount.publish("orders/append", b"a\nb\n", b"c\n", b"d\n")
-    assert store.bodies("orders", 0) == [b"a", b"c"]
-    assert store.bodies("orders", 1) == [b"b", b"d"]
+    assert bodies(store, "orders", 0) == [b"a", b"c"]
+    assert bodies(store, "orders", 1) == [b"b", b"d"]
 
 
-def test_options_in_the_name_hold_for_every_message(mount: Mount, store: FakeStore) -> None:
+def test_options_in_the_name_hold_for_every_message(mount: Mount, store: MessageStore) -> None:
     mount.publish("orders/0/append@tags=paid,keys=A+B%2BC", b"one\n", b"two\nthree\n", b"rest")
     for offset in range(4):
         message = store.get("orders", 0, offset)
         assert (message.tags, message.keys) == ("paid", ["A", "B+C"])
 
 
-def test_an_unterminated_line_is_published_by_fsync_and_by_close(mount: Mount, store: FakeStore) -> None:
+def test_an_unterminated_line_is_published_by_fsync_and_by_close(mount: Mount, store: MessageStore) -> None:
     handle = mount.open("orders/0/append", os.O_WRONLY).handle
     mount.fs.write(handle, AT_END, b"half")
-    assert store.bodies("orders", 0) == []
+    assert bodies(store, "orders", 0) == []
     mount.fs.fsync(handle)
-    assert store.bodies("orders", 0) == [b"half"]
+    assert bodies(store, "orders", 0) == [b"half"]
     mount.fs.write(handle, AT_END, b"rest")
     mount.fs.flush(handle)
     mount.fs.flush(handle)
     mount.fs.handles.release(handle)
-    assert store.bodies("orders", 0) == [b"half", b"rest"]
+    assert bodies(store, "orders", 0) == [b"half", b"rest"]
 
 
 @pytest.mark.parametrize("options", ["", "@frame=file", "@frame=write", "@format=json"])
-def test_opening_and_closing_publishes_nothing(mount: Mount, store: FakeStore, options: str) -> None:
+def test_opening_and_closing_publishes_nothing(mount: Mount, store: MessageStore, options: str) -> None:
     mount.publish(f"orders/0/append{options}")
-    assert store.bodies("orders", 0) == []
+    assert bodies(store, "orders", 0) == []
 
 
 def test_append_has_size_zero_and_reads_as_empty(mount: Mount) -> None:
@@ -114,7 +122,7 @@ def test_an_unknown_option_is_not_found_even_when_it_is_to_be_created(mount: Mou
 # what must wait for the disk
 
 
-def test_a_plain_write_waits_for_nothing_and_fsync_for_everything(mount: Mount, store: FakeStore) -> None:
+def test_a_plain_write_waits_for_nothing_and_fsync_for_everything(mount: Mount, store: MessageStore) -> None:
     handle = mount.open("orders/0/append", os.O_WRONLY).handle
     assert mount.fs.write(handle, AT_END, b"line\n") == 0
     assert mount.fs.flush(handle) == 0
@@ -123,31 +131,33 @@ def test_a_plain_write_waits_for_nothing_and_fsync_for_everything(mount: Mount, 
 
 
 @pytest.mark.parametrize("flag", [os.O_SYNC, os.O_DSYNC])
-def test_a_write_on_a_sync_handle_waits_for_its_messages(mount: Mount, store: FakeStore, flag: int) -> None:
+def test_a_write_on_a_sync_handle_waits_for_its_messages(mount: Mount, store: MessageStore, flag: int) -> None:
     handle = mount.open("orders/0/append", os.O_WRONLY | flag).handle
     assert mount.fs.write(handle, AT_END, b"line\nhal") == store.physical_end
     assert mount.fs.write(handle, AT_END, b"f") == 0
     assert mount.fs.flush(handle) == store.physical_end
 
 
-def test_every_write_waits_in_a_store_that_flushes_synchronously(mount: Mount, store: FakeStore) -> None:
-    store.sync_flush = True
-    handle = mount.open("orders/0/append", os.O_WRONLY).handle
-    assert mount.fs.write(handle, AT_END, b"line\n") == store.physical_end
+def test_every_write_waits_in_a_store_that_flushes_synchronously(folder: Path) -> None:
+    with open_small(folder / "sync", flush=FlushPolicy(sync=True)) as store:
+        store.create_topic("orders")
+        mount = Mount(store)
+        handle = mount.open("orders/0/append", os.O_WRONLY).handle
+        assert mount.fs.write(handle, AT_END, b"line\n") == store.physical_end
 
 
 # what is refused
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> tuple[FakeStore, Mount]:
+def small(folder: Path) -> Iterator[tuple[MessageStore, Mount]]:
     """A store whose messages have at most 10 bytes."""
-    store = FakeStore(tmp_path, max_message_bytes=10)
-    store.create_topic("orders")
-    return store, Mount(store.as_store())
+    with open_small(folder / "small", max_message_bytes=10) as store:
+        store.create_topic("orders")
+        yield store, Mount(store)
 
 
-def test_a_line_over_the_limit_breaks_the_handle_until_it_is_closed(small: tuple[FakeStore, Mount]) -> None:
+def test_a_line_over_the_limit_breaks_the_handle_until_it_is_closed(small: tuple[MessageStore, Mount]) -> None:
     store, mount = small
     handle = mount.open("orders/0/append", os.O_WRONLY).handle
     mount.fs.write(handle, AT_END, b"0123456789")
@@ -160,19 +170,19 @@ def test_a_line_over_the_limit_breaks_the_handle_until_it_is_closed(small: tuple
     with pytest.raises(FilesystemError):
         mount.fs.flush(handle)
     mount.fs.handles.release(handle)
-    assert store.bodies("orders", 0) == []
+    assert bodies(store, "orders", 0) == []
     mount.publish("orders/0/append", b"fine\n")
-    assert store.bodies("orders", 0) == [b"fine"]
+    assert bodies(store, "orders", 0) == [b"fine"]
 
 
-def test_a_request_with_a_rest_over_the_limit_stores_none_of_its_lines(small: tuple[FakeStore, Mount]) -> None:
+def test_a_request_with_a_rest_over_the_limit_stores_none_of_its_lines(small: tuple[MessageStore, Mount]) -> None:
     store, mount = small
     with pytest.raises(MessageTooLargeError):
         mount.fs.write(mount.open("orders/0/append", os.O_WRONLY).handle, AT_END, b"good\n" + b"x" * 11)
-    assert store.bodies("orders", 0) == []
+    assert bodies(store, "orders", 0) == []
 
 
-def test_a_file_over_the_limit_is_refused_and_none_of_it_published(small: tuple[FakeStore, Mount]) -> None:
+def test_a_file_over_the_limit_is_refused_and_none_of_it_published(small: tuple[MessageStore, Mount]) -> None:
     store, mount = small
     handle = mount.open("orders/0/append@frame=file", os.O_WRONLY).handle
     mount.fs.write(handle, AT_END, b"01234567")
@@ -180,47 +190,45 @@ def test_a_file_over_the_limit_is_refused_and_none_of_it_published(small: tuple[
         mount.fs.write(handle, AT_END, b"89a")
     with pytest.raises(FilesystemError):
         mount.fs.flush(handle)
-    assert store.bodies("orders", 0) == []
+    assert bodies(store, "orders", 0) == []
 
 
-def test_a_write_that_may_have_been_split_is_refused_but_the_next_one_is_not(mount: Mount, store: FakeStore) -> None:
+def test_a_write_that_may_have_been_split_is_refused_but_the_next_one_is_not(mount: Mount, store: MessageStore) -> None:
     handle = mount.open("orders/0/append@frame=write", os.O_WRONLY).handle
     with pytest.raises(MessageTooLargeError):
         mount.fs.write(handle, AT_END, bytes(WHOLE_WRITE_BYTES + 1))
     mount.fs.write(handle, AT_END, bytes(WHOLE_WRITE_BYTES))
     mount.fs.flush(handle)
-    assert [len(body) for body in store.bodies("orders", 0)] == [WHOLE_WRITE_BYTES]
+    assert [len(body) for body in bodies(store, "orders", 0)] == [WHOLE_WRITE_BYTES]
 
 
-def test_a_malformed_line_is_refused_with_its_request_and_dropped(mount: Mount, store: FakeStore) -> None:
+def test_a_malformed_line_is_refused_with_its_request_and_dropped(mount: Mount, store: MessageStore) -> None:
     handle = mount.open("orders/0/append@format=json", os.O_WRONLY).handle
     mount.fs.write(handle, AT_END, b'{"bo')
     with pytest.raises(IllegalMessageError):
         mount.fs.write(handle, AT_END, b'x"}\n{"body": "of the same request"}\n')
     mount.fs.write(handle, AT_END, b'{"body": "next"}\n')
     mount.fs.flush(handle)
-    assert store.bodies("orders", 0) == [b"next"]
+    assert bodies(store, "orders", 0) == [b"next"]
 
 
 def test_a_rest_that_close_cannot_publish_is_reported_and_not_published_behind_ones_back(
-    mount: Mount, store: FakeStore
+    mount: Mount, store: MessageStore
 ) -> None:
     handle = mount.open("orders/0/append", os.O_WRONLY).handle
     mount.fs.write(handle, AT_END, b"rest")
-    store.put_error = StoreFullError(store.path, 1)
+    disk_of(store).is_full = True
     with pytest.raises(StoreFullError):
         mount.fs.flush(handle)
-    store.put_error = None
+    disk_of(store).is_full = False
     mount.fs.handles.release(handle)
-    assert store.bodies("orders", 0) == []
+    assert bodies(store, "orders", 0) == []
 
 
-def test_close_reports_that_the_disk_refused_what_the_handle_wrote(mount: Mount, store: FakeStore) -> None:
+def test_close_reports_that_the_disk_refused_what_the_handle_wrote(mount: Mount, store: MessageStore) -> None:
     handle, other = (mount.open("orders/0/append", os.O_WRONLY).handle for _ in range(2))
     mount.fs.write(handle, AT_END, b"line\n")
-    store.flush_failure = FlushFailedError(store.path, "told so")
-    store.read_only_reason = "told so"
-    store.put_error = ReadOnlyStoreError("told so")
+    break_disk(store)
     with pytest.raises(ReadOnlyStoreError):
         mount.fs.write(handle, AT_END, b"more\n")
     with pytest.raises(FlushFailedError):
@@ -231,17 +239,17 @@ def test_close_reports_that_the_disk_refused_what_the_handle_wrote(mount: Mount,
     assert refused.value.errno == errno.EROFS
 
 
-def test_ending_the_mount_publishes_no_half_of_a_message(mount: Mount, store: FakeStore) -> None:
+def test_ending_the_mount_publishes_no_half_of_a_message(mount: Mount, store: MessageStore) -> None:
     for path, data in (("append", b"whole\nhalf"), ("append@frame=file", b"half"), ("append@format=json", b"{")):
         mount.fs.write(mount.open(f"orders/0/{path}", os.O_WRONLY).handle, AT_END, data)
     mount.fs.write(mount.open("orders/0/append", os.O_WRONLY).handle, AT_END, b"whole, too\n")
     assert mount.fs.close() == 3
-    assert store.bodies("orders", 0) == [b"whole", b"whole, too"]
+    assert bodies(store, "orders", 0) == [b"whole", b"whole, too"]
 
 
 @pytest.mark.parametrize("path", ["append", "0/append"])
 def test_publishing_to_a_topic_that_was_deleted_does_not_make_it_again(
-    mount: Mount, store: FakeStore, path: str
+    mount: Mount, store: MessageStore, path: str
 ) -> None:
     directory = mount.stat(f"orders/{path}".rpartition("/")[0]).inode
     store.delete_topic("orders")
@@ -250,7 +258,7 @@ def test_publishing_to_a_topic_that_was_deleted_does_not_make_it_again(
 
 @pytest.mark.parametrize("path", ["append", "0/append"])
 def test_an_append_looked_up_before_its_topic_was_deleted_publishes_to_one_made_again(
-    mount: Mount, store: FakeStore, path: str
+    mount: Mount, store: MessageStore, path: str
 ) -> None:
     inode = mount.stat(f"orders/{path}").inode
     early = mount.open(f"orders/{path}", os.O_WRONLY).handle
@@ -261,7 +269,7 @@ def test_an_append_looked_up_before_its_topic_was_deleted_publishes_to_one_made_
     store.create_topic("orders")
     for handle in (early, late):
         mount.fs.write(handle, AT_END, b"new\n")
-    assert [body for queue in range(4) for body in store.bodies("orders", queue)] == [b"new", b"new"]
+    assert [body for queue in range(4) for body in bodies(store, "orders", queue)] == [b"new", b"new"]
 
 
 def test_every_look_up_is_another_inode_and_stat_shows_one(mount: Mount) -> None:
@@ -274,13 +282,14 @@ def test_every_look_up_is_another_inode_and_stat_shows_one(mount: Mount) -> None
     assert len(shown) == 3
 
 
+@one_a_file
 def test_a_queues_append_and_its_stream_show_one_number_wherever_the_queue_begins(
-    mount: Mount, store: FakeStore
+    mount: Mount, store: MessageStore
 ) -> None:
     seen = set()
     for number in range(3):
         mount.publish("orders/0/append", b"line\n")
-        store.expire("orders", 0, number)
+        expire(store, "orders", 0, number)
         shown = {mount.stat(path).st_ino for path in ("orders/0.log", "orders/0/append", "orders/0/append@keys=K")}
         assert len(shown) == 1
         seen |= shown
@@ -333,7 +342,7 @@ class File:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_framed_file_is_what_a_file_would_be(mount: Mount, store: FakeStore, tmp_path: Path, seed: int) -> None:
+def test_a_framed_file_is_what_a_file_would_be(mount: Mount, store: MessageStore, tmp_path: Path, seed: int) -> None:
     chosen = random.Random(seed)
     file = File(mount, FILE, os.O_RDWR)
     with open(tmp_path / "file", "w+b", buffering=0) as model:
@@ -350,21 +359,21 @@ def test_a_framed_file_is_what_a_file_would_be(mount: Mount, store: FakeStore, t
             assert file.read() == wanted
             assert file.size == len(wanted)
     file.close()
-    assert store.bodies("orders", 0) == ([wanted] if wanted else [])
+    assert bodies(store, "orders", 0) == ([wanted] if wanted else [])
 
 
-def test_a_file_that_is_only_a_hole_is_zeros_and_one_cut_to_nothing_is_none(mount: Mount, store: FakeStore) -> None:
+def test_a_file_that_is_only_a_hole_is_zeros_and_one_cut_to_nothing_is_none(mount: Mount, store: MessageStore) -> None:
     hole, nothing = File(mount, FILE), File(mount, FILE)
     hole.truncate(1_000)
     nothing.write(0, b"bytes")
     nothing.truncate(0)
     hole.close()
     nothing.close()
-    assert store.bodies("orders", 0) == [bytes(1_000)]
+    assert bodies(store, "orders", 0) == [bytes(1_000)]
 
 
 @pytest.mark.parametrize("how", ["far write", "hole", "overlap"])
-def test_a_file_that_becomes_too_long_is_not_published_in_part(small: tuple[FakeStore, Mount], how: str) -> None:
+def test_a_file_that_becomes_too_long_is_not_published_in_part(small: tuple[MessageStore, Mount], how: str) -> None:
     store, mount = small
     file = File(mount, FILE)
     file.write(0, b"01234567")
@@ -376,72 +385,72 @@ def test_a_file_that_becomes_too_long_is_not_published_in_part(small: tuple[Fake
     assert refused_with(uses[how]) == errno.EFBIG
     for use in (lambda: file.write(0, b"x"), lambda: file.truncate(1), file.close):
         assert refused_with(use) == errno.EFBIG
-    assert store.bodies("orders", 0) == []
+    assert bodies(store, "orders", 0) == []
 
 
 @pytest.mark.parametrize("path", [FILE, "orders/0/append"])
-def test_a_size_set_without_a_handle_changes_no_open_file(mount: Mount, store: FakeStore, path: str) -> None:
+def test_a_size_set_without_a_handle_changes_no_open_file(mount: Mount, store: MessageStore, path: str) -> None:
     file = File(mount, path)
     file.write(0, b"bytes")
     for size in (0, 3, 1 << 40):
         mount.fs.setattr(file.inode, size)
     file.close()
-    assert store.bodies("orders", 0) == [b"bytes"]
+    assert bodies(store, "orders", 0) == [b"bytes"]
 
 
-def test_o_append_may_come_and_go(mount: Mount, store: FakeStore) -> None:
+def test_o_append_may_come_and_go(mount: Mount, store: MessageStore) -> None:
     file = File(mount, FILE)
     file.write(0, b"hello")
     file.write(AT_END, b", world")
     file.write(0, b"J")
     file.close()
-    assert store.bodies("orders", 0) == [b"Jello, world"]
+    assert bodies(store, "orders", 0) == [b"Jello, world"]
 
 
-def test_a_published_file_can_be_read_in_its_queue_alone(mount: Mount, store: FakeStore) -> None:
+def test_a_published_file_can_be_read_in_its_queue_alone(mount: Mount, store: MessageStore) -> None:
     file = File(mount, FILE, os.O_RDWR)
     file.write(0, b"body")
     mount.fs.fsync(file.handle)
     assert refused_with(file.read) == errno.ESTALE
     assert refused_with(lambda: file.write(4, b"more")) == errno.EPERM
     file.close()
-    assert store.bodies("orders", 0) == [b"body"]
+    assert bodies(store, "orders", 0) == [b"body"]
 
 
 def test_a_file_that_is_no_record_is_dropped_and_what_follows_is_no_record_either(
-    mount: Mount, store: FakeStore
+    mount: Mount, store: MessageStore
 ) -> None:
     file = File(mount, FILE + ",format=json")
     file.write(0, b"no JSON")
     assert refused_with(lambda: mount.fs.fsync(file.handle)) == errno.EINVAL
     assert refused_with(lambda: file.write(0, b'{"body": "x"}')) == errno.EPERM
     file.close()
-    assert store.bodies("orders", 0) == []
+    assert bodies(store, "orders", 0) == []
 
 
 @pytest.mark.parametrize("options", ["", "@format=json", "@frame=write"])
 @pytest.mark.parametrize("position", [0, 13, 15, 1 << 40])
 def test_bytes_out_of_order_are_refused_until_the_file_is_closed(
-    mount: Mount, store: FakeStore, options: str, position: int
+    mount: Mount, store: MessageStore, options: str, position: int
 ) -> None:
     file = File(mount, f"orders/0/append{options}")
     record = b'{"body": "x"}\n'
     file.write(0, record)
     for use in (lambda: file.write(position, record), lambda: file.write(14, record), file.close):
         assert refused_with(use) == errno.ESPIPE
-    assert len(store.bodies("orders", 0)) == 1
+    assert len(bodies(store, "orders", 0)) == 1
 
 
-def test_a_line_before_a_hole_is_not_published_in_part(mount: Mount, store: FakeStore) -> None:
+def test_a_line_before_a_hole_is_not_published_in_part(mount: Mount, store: MessageStore) -> None:
     file = File(mount, "orders/0/append")
     file.write(0, b"whole\nhalf")
     assert refused_with(lambda: file.write(20, b"\n")) == errno.ESPIPE
     assert refused_with(file.close) == errno.ESPIPE
-    assert store.bodies("orders", 0) == [b"whole"]
+    assert bodies(store, "orders", 0) == [b"whole"]
 
 
 @pytest.mark.parametrize("goes_on_at", [0, 10])
-def test_lines_begin_anew_when_the_file_is_cut_to_nothing(mount: Mount, store: FakeStore, goes_on_at: int) -> None:
+def test_lines_begin_anew_when_the_file_is_cut_to_nothing(mount: Mount, store: MessageStore, goes_on_at: int) -> None:
     file = File(mount, "orders/0/append")
     file.write(0, b"whole\nhalf")
     file.truncate(10)
@@ -449,18 +458,19 @@ def test_lines_begin_anew_when_the_file_is_cut_to_nothing(mount: Mount, store: F
     file.write(goes_on_at, b"line\n")
     file.write(goes_on_at + 5, b"line\n")
     assert refused_with(lambda: file.write(3, b"line\n")) == errno.ESPIPE
-    assert store.bodies("orders", 0) == [b"whole", b"line", b"line"]
+    assert bodies(store, "orders", 0) == [b"whole", b"line", b"line"]
 
 
-def test_a_refused_request_may_come_again_at_its_place(mount: Mount, store: FakeStore) -> None:
+@one_a_file
+def test_a_refused_request_may_come_again_at_its_place(mount: Mount, store: MessageStore) -> None:
     file = File(mount, "orders/0/append")
     file.write(0, b"one\n")
-    store.put_error = StoreFullError(store.path, 1)
+    disk_of(store).is_full = True
     assert refused_with(lambda: file.write(4, b"two\n")) == errno.ENOSPC
-    store.put_error = None
+    disk_of(store).is_full = False
     file.write(4, b"two\n")
     file.close()
-    assert store.bodies("orders", 0) == [b"one", b"two"]
+    assert bodies(store, "orders", 0) == [b"one", b"two"]
 
 
 BEGINNINGS = [
@@ -472,7 +482,7 @@ BEGINNINGS = [
 
 @pytest.mark.parametrize(("options", "begun", "rest"), BEGINNINGS)
 def test_what_was_begun_before_a_refused_write_is_published_by_a_close_only_when_that_came_again(
-    mount: Mount, store: FakeStore, options: str, begun: bytes, rest: bytes
+    mount: Mount, store: MessageStore, options: str, begun: bytes, rest: bytes
 ) -> None:
     for comes_again in (False, True):
         handle = mount.open(f"orders/0/append{options}", os.O_WRONLY).handle
@@ -484,53 +494,55 @@ def test_what_was_begun_before_a_refused_write_is_published_by_a_close_only_when
             mount.fs.write(handle, AT_END, rest)
             mount.fs.flush(handle)
         mount.fs.handles.release(handle)
-    assert [body.rstrip() for body in store.bodies("orders", 0)] == [b"half, whole"]
+    assert [body.rstrip() for body in bodies(store, "orders", 0)] == [b"half, whole"]
 
 
-def test_a_close_after_a_refused_write_succeeds_where_nothing_was_begun(mount: Mount, store: FakeStore) -> None:
+def test_a_close_after_a_refused_write_succeeds_where_nothing_was_begun(mount: Mount, store: MessageStore) -> None:
     handle = mount.open("orders/0/append", os.O_WRONLY).handle
     mount.fs.write(handle, AT_END, b"whole\n")
     mount.fs.write_refused(handle, 7, errno.ENOSPC)
     mount.fs.flush(handle)
     mount.fs.handles.release(handle)
-    assert store.bodies("orders", 0) == [b"whole"]
+    assert bodies(store, "orders", 0) == [b"whole"]
 
 
-def test_a_size_set_through_o_append_changes_no_lines(mount: Mount, store: FakeStore) -> None:
+def test_a_size_set_through_o_append_changes_no_lines(mount: Mount, store: MessageStore) -> None:
     file = File(mount, "orders/0/append", os.O_WRONLY | os.O_APPEND)
     for size in (0, 100):
         file.write(AT_END, b"half, ")
         assert mount.fs.setattr(file.inode, size, file.handle).size == 0
     file.close()
-    assert store.bodies("orders", 0) == [b"half, half, "]
+    assert bodies(store, "orders", 0) == [b"half, half, "]
 
 
 # whose close publishes
 
 
 @pytest.mark.parametrize("path", [FILE, "orders/0/append"])
-def test_a_close_publishes_only_what_its_process_wrote_last(mount: Mount, store: FakeStore, path: str) -> None:
+def test_a_close_publishes_only_what_its_process_wrote_last(mount: Mount, store: MessageStore, path: str) -> None:
     file = File(mount, path)
     file.write(0, b"ours, ", owner=1)
     mount.fs.flush(file.handle, 2)
     file.write(6, b"theirs", owner=2)
     mount.fs.flush(file.handle, 1)
-    assert store.bodies("orders", 0) == []
+    assert bodies(store, "orders", 0) == []
     file.close(owner=2)
-    assert store.bodies("orders", 0) == [b"ours, theirs"]
+    assert bodies(store, "orders", 0) == [b"ours, theirs"]
 
 
-def test_what_no_close_has_published_the_last_one_does(mount: Mount, store: FakeStore) -> None:
+def test_what_no_close_has_published_the_last_one_does(mount: Mount, store: MessageStore) -> None:
     file = File(mount, "orders/0/append")
     file.write(0, b"by a process that is gone", owner=1)
     file.close(owner=2)
-    assert store.bodies("orders", 0) == [b"by a process that is gone"]
+    assert bodies(store, "orders", 0) == [b"by a process that is gone"]
 
 
-def test_what_nobody_hears_of_is_in_the_log(mount: Mount, store: FakeStore, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_nobody_hears_of_is_in_the_log(
+    mount: Mount, store: MessageStore, caplog: pytest.LogCaptureFixture
+) -> None:
     file = File(mount, "orders/0/append")
     file.write(0, b"by a process that is gone", owner=1)
-    store.put_error = StoreFullError(store.path, 1)
+    disk_of(store).is_full = True
     file.close(owner=2)
     assert "not published" in caplog.text
     assert refused_with(lambda: mount.fs.getattr(file.inode)) == errno.ESTALE

@@ -29,7 +29,7 @@ DROP = "t/drop"
 
 
 class Dropping(Mount):
-    """A mount of a real store, with what programs do in a box."""
+    """A mount, with what programs do in a box."""
 
     def __init__(self, store: MessageStore) -> None:
         super().__init__(store)

@@ -7,20 +7,19 @@ import itertools
 import json
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from random import Random
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine import IllegalMessageError, MessageTooLargeError, StoreFullError
+from engine import IllegalMessageError, MessageStore, MessageTooLargeError, StoreFullError
 from fsstore.interface import AT_END
 from fsstore.tree.json_messages import parse_json_message
 from fsstore.tree.names import PLAIN_APPEND, AppendOptions
 from fsstore.tree.publishing import LineFramer
-from tests.fsstore.conftest import Mount
-from tests.fsstore.fakestore import FakeStore
+from tests.engine.storetools import bodies
+from tests.fsstore.conftest import Mount, disk_of, shared_one_a_file
 
 TEXTS = st.lists(
     st.sampled_from([b"\n", b"a", b"bc\n", b"\n\n", b"\r", b"\x00", b"long line of words"]), max_size=20
@@ -34,61 +33,64 @@ def cut(text: bytes, cuts: Sequence[int]) -> list[bytes]:
     return [text[start:end] for start, end in itertools.pairwise(edges) if start < end]
 
 
-def fresh() -> tuple[FakeStore, Mount]:
-    store = FakeStore(Path("/"))
+def fresh(store: MessageStore) -> Mount:
+    """A mount with an empty topic, for one example."""
+    if store.topics():
+        store.delete_topic("orders")
     store.create_topic("orders")
-    return store, Mount(store.as_store())
+    return Mount(store)
 
 
 @given(TEXTS, CUTS)
 @example(b"one\ntwo\n\nthree", [4])
-def test_any_split_into_requests_gives_the_same_messages(text: bytes, cuts: list[int]) -> None:
-    store, mount = fresh()
+def test_any_split_into_requests_gives_the_same_messages(shared: MessageStore, text: bytes, cuts: list[int]) -> None:
+    mount = fresh(shared)
     mount.publish("orders/0/append", *cut(text, cuts))
-    assert store.bodies("orders", 0) == [line for line in text.split(b"\n") if line]
+    assert bodies(shared, "orders", 0) == [line for line in text.split(b"\n") if line]
 
 
 @given(TEXTS, CUTS)
-def test_a_file_is_one_message_however_it_is_split(text: bytes, cuts: list[int]) -> None:
-    store, mount = fresh()
+def test_a_file_is_one_message_however_it_is_split(shared: MessageStore, text: bytes, cuts: list[int]) -> None:
+    mount = fresh(shared)
     mount.publish("orders/0/append@frame=file", *cut(text, cuts))
-    assert store.bodies("orders", 0) == ([text] if text else [])
+    assert bodies(shared, "orders", 0) == ([text] if text else [])
 
 
 @given(TEXTS, CUTS)
-def test_each_request_is_a_message_with_frame_write(text: bytes, cuts: list[int]) -> None:
-    store, mount = fresh()
+def test_each_request_is_a_message_with_frame_write(shared: MessageStore, text: bytes, cuts: list[int]) -> None:
+    mount = fresh(shared)
     requests = cut(text, cuts)
     mount.publish("orders/0/append@frame=write", *requests)
-    assert store.bodies("orders", 0) == requests
+    assert bodies(shared, "orders", 0) == requests
 
 
+@shared_one_a_file
 @given(TEXTS, CUTS, st.lists(st.booleans(), max_size=12))
 def test_a_request_refused_for_want_of_space_can_be_tried_again(
-    text: bytes, cuts: list[int], refusals: list[bool]
+    shared: MessageStore, text: bytes, cuts: list[int], refusals: list[bool]
 ) -> None:
-    store, mount = fresh()
+    mount = fresh(shared)
     handle = mount.open("orders/0/append", 1).handle
     for request, is_refused in zip(cut(text, cuts), refusals + [False] * 20, strict=False):
         if is_refused:
-            store.put_error = StoreFullError(Path("/"), 1)
+            disk_of(shared).is_full = True
             try:
                 mount.fs.write(handle, AT_END, request)
                 continue  # it completed no line: taken
             except StoreFullError:
-                store.put_error = None
-        store.put_error = None
+                disk_of(shared).is_full = False
+        disk_of(shared).is_full = False
         mount.fs.write(handle, AT_END, request)
-    store.put_error = None
+    disk_of(shared).is_full = False
     mount.fs.flush(handle)
-    assert store.bodies("orders", 0) == [line for line in text.split(b"\n") if line]
+    assert bodies(shared, "orders", 0) == [line for line in text.split(b"\n") if line]
 
 
 @given(TEXTS, CUTS, TEXTS, CUTS, st.randoms(use_true_random=False))
 def test_two_handles_never_mix_their_lines(
-    left: bytes, left_cuts: list[int], right: bytes, right_cuts: list[int], random: Random
+    shared: MessageStore, left: bytes, left_cuts: list[int], right: bytes, right_cuts: list[int], random: Random
 ) -> None:
-    store, mount = fresh()
+    mount = fresh(shared)
     handles = [mount.open("orders/0/append", 1).handle for _ in range(2)]
     waiting = [cut(left, left_cuts), cut(right, right_cuts)]
     while any(waiting):
@@ -98,17 +100,17 @@ def test_two_handles_never_mix_their_lines(
     for handle in handles:
         mount.fs.flush(handle)
     lines = [line for text in (left, right) for line in text.split(b"\n") if line]
-    assert sorted(store.bodies("orders", 0)) == sorted(lines)
+    assert sorted(bodies(shared, "orders", 0)) == sorted(lines)
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), max_size=6), CUTS, st.booleans())
 def test_json_lines_are_their_bodies_however_they_are_split(
-    bodies: list[str], cuts: list[int], ascii_only: bool
+    shared: MessageStore, texts: list[str], cuts: list[int], ascii_only: bool
 ) -> None:
-    store, mount = fresh()
-    text = "".join(json.dumps({"body": body}, ensure_ascii=ascii_only) + "\n" for body in bodies).encode()
+    mount = fresh(shared)
+    text = "".join(json.dumps({"body": body}, ensure_ascii=ascii_only) + "\n" for body in texts).encode()
     mount.publish("orders/0/append@format=json", *cut(text, cuts))
-    assert store.bodies("orders", 0) == [body.encode() for body in bodies]
+    assert bodies(shared, "orders", 0) == [body.encode() for body in texts]
 
 
 def test_a_line_without_its_newline_is_kept_up_to_the_limit() -> None:

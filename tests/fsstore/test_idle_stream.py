@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
+from contextlib import nullcontext
 
 import pytest
 
-from engine import Message, OpenMode
+from engine import Message, MessageStore, OpenMode
 from fsstore.interface import Attributes, SlowWork
 from fsstore.tree.streams import IDLE_S, IdleStream
-from tests.fsstore.conftest import Mount, refused_with
-from tests.fsstore.fakestore import FakeStore
+from tests.fsstore.conftest import Mount, damage, expire, forget_sums, one_a_file, open_small, refused_with
 
 LOG = "orders/0.log"
 
 
-def publish(store: FakeStore, *bodies: bytes) -> None:
+def publish(store: MessageStore, *bodies: bytes) -> None:
     for body in bodies:
         store.put(Message("orders", body), 0)
 
 
-def rest(mount: Mount, store: FakeStore) -> None:
+def rest(mount: Mount, store: MessageStore) -> None:
     """Let time pass until the newest message is old enough."""
     newest = store.get("orders", 0, store.bounds("orders", 0).max_offset - 1)
     mount.now_ms = newest.store_time_ms + IDLE_S * 1_000
 
 
 @pytest.fixture
-def at_rest(mount: Mount, store: FakeStore) -> Attributes:
+def at_rest(mount: Mount, store: MessageStore) -> Attributes:
     """The attributes of a stream of one message, idle."""
     publish(store, b"one")
     rest(mount, store)
@@ -49,7 +48,7 @@ def catch_up(mount: Mount) -> None:
     mount.fs.streams.updated(stream)
 
 
-def test_a_stream_is_cached_from_the_moment_that_its_newest_message_is_old(mount: Mount, store: FakeStore) -> None:
+def test_a_stream_is_cached_from_the_moment_that_its_newest_message_is_old(mount: Mount, store: MessageStore) -> None:
     publish(store, b"one")
     rest(mount, store)
     mount.now_ms -= 1
@@ -63,7 +62,7 @@ def test_a_stream_is_cached_from_the_moment_that_its_newest_message_is_old(mount
     assert mount.cat(LOG) == b"one\n"
 
 
-def test_stat_and_listings_show_one_number_for_both(mount: Mount, store: FakeStore) -> None:
+def test_stat_and_listings_show_one_number_for_both(mount: Mount, store: MessageStore) -> None:
     publish(store, b"one")
     growing, listed = mount.stat(LOG), mount.entries("orders")[b"0.log"]
     assert listed == (growing.inode, 4)
@@ -76,22 +75,23 @@ def test_stat_and_listings_show_one_number_for_both(mount: Mount, store: FakeSto
 
 
 @pytest.mark.parametrize("mode", [OpenMode.WRITE, OpenMode.FOLLOW])
-def test_a_look_up_shows_the_exact_size_at_once(tmp_path: Path, mode: OpenMode) -> None:
-    store = FakeStore(tmp_path, mode=mode)
-    mount = Mount(store.as_store())
+def test_a_look_up_shows_the_exact_size_at_once(store: MessageStore, mode: OpenMode) -> None:
     publish(store, b"one")
-    rest(mount, store)
-    resting = mount.stat(LOG)
-    publish(store, b"two")
-    assert (mount.stat(LOG).inode != resting.inode, mount.stat(LOG).size) == (True, 8)
-    rest(mount, store)  # and does so when the stream rests again, of which the kernel was told nothing yet
-    assert (mount.stat(LOG).inode != resting.inode, mount.stat(LOG).size) == (True, 8)
-    catch_up(mount)
-    assert (mount.stat(LOG).inode, mount.stat(LOG).size) == (resting.inode, 8)
+    with nullcontext(store) if mode is OpenMode.WRITE else open_small(store.path, mode) as shown:
+        mount = Mount(shown)
+        rest(mount, store)
+        resting = mount.stat(LOG)
+        publish(store, b"two")
+        shown.refresh()
+        assert (mount.stat(LOG).inode != resting.inode, mount.stat(LOG).size) == (True, 8)
+        rest(mount, store)  # and does so when the stream rests again, of which the kernel was told nothing yet
+        assert (mount.stat(LOG).inode != resting.inode, mount.stat(LOG).size) == (True, 8)
+        catch_up(mount)
+        assert (mount.stat(LOG).inode, mount.stat(LOG).size) == (resting.inode, 8)
 
 
 def test_who_opened_it_at_rest_sees_what_came_when_the_kernel_was_told(
-    mount: Mount, store: FakeStore, at_rest: Attributes
+    mount: Mount, store: MessageStore, at_rest: Attributes
 ) -> None:
     handle = mount.fs.open(at_rest.inode, os.O_RDONLY).handle
     publish(store, b"two")
@@ -103,7 +103,7 @@ def test_who_opened_it_at_rest_sees_what_came_when_the_kernel_was_told(
 
 
 def test_growth_is_told_once_for_each_time_attributes_were_answered(
-    mount: Mount, store: FakeStore, at_rest: Attributes
+    mount: Mount, store: MessageStore, at_rest: Attributes
 ) -> None:
     publish(store, b"two")
     mount.fs.streams.grown("orders", 0)
@@ -115,7 +115,9 @@ def test_growth_is_told_once_for_each_time_attributes_were_answered(
     assert behind(mount).known_bytes == 8
 
 
-def test_a_stream_that_is_being_told_of_is_not_taken_twice(mount: Mount, store: FakeStore, at_rest: Attributes) -> None:
+def test_a_stream_that_is_being_told_of_is_not_taken_twice(
+    mount: Mount, store: MessageStore, at_rest: Attributes
+) -> None:
     publish(store, b"two")
     mount.fs.streams.grown("orders", 0)
     stream = behind(mount)
@@ -128,7 +130,9 @@ def test_a_stream_that_is_being_told_of_is_not_taken_twice(mount: Mount, store: 
     assert mount.fs.streams.take_outdated() == [stream]
 
 
-def test_no_size_is_answered_while_the_kernel_is_told_one(mount: Mount, store: FakeStore, at_rest: Attributes) -> None:
+def test_no_size_is_answered_while_the_kernel_is_told_one(
+    mount: Mount, store: MessageStore, at_rest: Attributes
+) -> None:
     publish(store, b"two")
     mount.fs.streams.grown("orders", 0)
     rest(mount, store)
@@ -146,7 +150,7 @@ def test_no_size_is_answered_while_the_kernel_is_told_one(mount: Mount, store: F
     assert mount.fs.getattr(at_rest.inode).size == 8
 
 
-def test_what_the_kernel_did_not_take_was_not_told(mount: Mount, store: FakeStore, at_rest: Attributes) -> None:
+def test_what_the_kernel_did_not_take_was_not_told(mount: Mount, store: MessageStore, at_rest: Attributes) -> None:
     publish(store, b"two")
     mount.fs.streams.grown("orders", 0)
     behind(mount).tell(8, lambda size: False)
@@ -154,7 +158,7 @@ def test_what_the_kernel_did_not_take_was_not_told(mount: Mount, store: FakeStor
 
 
 def test_a_file_that_the_kernel_does_not_know_needs_no_telling(
-    mount: Mount, store: FakeStore, at_rest: Attributes
+    mount: Mount, store: MessageStore, at_rest: Attributes
 ) -> None:
     mount.fs.forget(at_rest.inode, 1)
     publish(store, b"two")
@@ -167,31 +171,32 @@ def test_a_file_that_the_kernel_does_not_know_needs_no_telling(
     assert mount.stat(LOG).size == 14
 
 
-def test_a_read_only_store_rests_always(tmp_path: Path) -> None:
-    store = FakeStore(tmp_path, mode=OpenMode.READ_ONLY)
-    mount = Mount(store.as_store())
+def test_a_read_only_store_rests_always(store: MessageStore) -> None:
     publish(store, b"one")
-    assert mount.open(LOG).keep_cache
+    store.close()
+    with open_small(store.path, OpenMode.READ_ONLY) as shown:
+        assert Mount(shown).open(LOG).keep_cache
 
 
 @pytest.mark.parametrize("bodies", [(), (b"one",)])
 def test_without_a_newest_message_that_can_be_read_nothing_rests(
-    mount: Mount, store: FakeStore, bodies: tuple[bytes, ...]
+    mount: Mount, store: MessageStore, bodies: tuple[bytes, ...]
 ) -> None:
     store.create_topic("orders")
     publish(store, *bodies)
-    store.damaged |= {0}
+    if bodies:
+        damage(store, 0)
     mount.now_ms *= 2
     assert mount.open(LOG).direct_io
 
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_stream_that_takes_long_to_sum_is_summed_first(
-    mount: Mount, store: FakeStore, at_rest: Attributes, is_known: bool
+    mount: Mount, store: MessageStore, at_rest: Attributes, is_known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_known:
         mount.fs.forget(at_rest.inode, 1)
-    store.unsummed = 1_000_000
+    forget_sums(store, monkeypatch)
     assert mount.entries("orders")[b"0.log"][1] == 0
     with pytest.raises(SlowWork) as asked:
         mount.fs.lookup(mount.stat("orders").inode, b"0.log")
@@ -200,12 +205,13 @@ def test_a_stream_that_takes_long_to_sum_is_summed_first(
     assert mount.open(LOG).keep_cache
 
 
+@one_a_file
 def test_after_retention_a_new_look_up_begins_at_the_new_first_message(
-    mount: Mount, store: FakeStore, at_rest: Attributes
+    mount: Mount, store: MessageStore, at_rest: Attributes
 ) -> None:
     publish(store, b"kept")
     handle = mount.fs.open(at_rest.inode, os.O_RDONLY).handle
-    store.expire("orders", 0, 1)
+    expire(store, "orders", 0, 1)
     rest(mount, store)
     begun = mount.stat(LOG)
     assert begun.st_ino != at_rest.st_ino
@@ -214,7 +220,7 @@ def test_after_retention_a_new_look_up_begins_at_the_new_first_message(
     assert refused_with(lambda: mount.fs.read(handle, 0, 100)) == errno.EIO
 
 
-def test_a_stream_at_rest_goes_with_its_topic(mount: Mount, store: FakeStore, at_rest: Attributes) -> None:
+def test_a_stream_at_rest_goes_with_its_topic(mount: Mount, store: MessageStore, at_rest: Attributes) -> None:
     store.delete_topic("orders")
     assert at_rest.inode in mount.fs.topics_changed()
     assert refused_with(lambda: mount.fs.getattr(at_rest.inode)) == errno.ESTALE

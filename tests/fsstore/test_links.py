@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import stat
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
@@ -13,15 +12,16 @@ from engine import Message, MessageNotFoundError, MessageStore, TopicNotFoundErr
 from fsstore.fuse.errors import errno_of
 from fsstore.interface import FilesystemError, SlowWork
 from fsstore.tree.names import offset_name
-from tests.fsstore.conftest import Mount, refused_with
-from tests.fsstore.fakestore import FIRST_STORE_TIME_MS, FakeStore
+from tests.fsstore.conftest import FIRST_STORE_TIME_MS, Mount, clock_of, expire, one_a_file, refused_with
 
 
 @pytest.fixture(autouse=True)
-def messages(store: FakeStore) -> None:
+def messages(store: MessageStore) -> None:
     """Four messages a second apart, alternately in queues 0 and 1."""
+    clock = clock_of(store)
     for number, keys in enumerate((["A"], ["A", "a@b.com"], ["A/x"], ["B"])):
         store.put(Message("orders", b"%d" % number, keys=keys, properties={"UNIQ_KEY": f"U{number}"}), number % 2)
+        clock.now_ms += 1000
 
 
 def assert_not_found(mount: Mount, path: str) -> None:
@@ -30,10 +30,11 @@ def assert_not_found(mount: Mount, path: str) -> None:
     assert errno_of(raised.value) == errno.ENOENT
 
 
-def test_first_and_last_name_the_ends_of_the_queue(mount: Mount, store: FakeStore) -> None:
+@one_a_file
+def test_first_and_last_name_the_ends_of_the_queue(mount: Mount, store: MessageStore) -> None:
     assert mount.readlink("orders/0/@first") == offset_name(0).decode()
     assert mount.readlink("orders/0/@last") == offset_name(1).decode()
-    store.expire("orders", 0, 1)
+    expire(store, "orders", 0, 1)
     assert mount.readlink("orders/0/@first") == offset_name(1).decode()
 
 
@@ -64,7 +65,7 @@ def test_computed_links_are_symlinks_that_are_never_cached(mount: Mount) -> None
         assert mount.fs.getattr(attributes.inode) == attributes
 
 
-def test_a_link_to_the_same_message_keeps_its_inode(mount: Mount, store: FakeStore) -> None:
+def test_a_link_to_the_same_message_keeps_its_inode(mount: Mount, store: MessageStore) -> None:
     inode = mount.stat("orders/0/@last").inode
     assert mount.stat("orders/0/@last").inode == inode
     store.put(Message("orders", b"newer"), 0)
@@ -115,29 +116,27 @@ def test_keys_are_listed_encoded_with_the_inodes_that_lookup_gives(mount: Mount)
         assert mount.stat(b"orders/keys/" + name).inode == inode
 
 
-def test_a_key_whose_name_is_too_long_is_not_listed_but_others_are(mount: Mount, store: FakeStore) -> None:
+def test_a_key_whose_name_is_too_long_is_not_listed_but_others_are(mount: Mount, store: MessageStore) -> None:
     store.put(Message("orders", b"x", keys=["k" * 256]), 0)
     assert mount.ls("orders/keys") == ["A", "A%2Fx", "B", "a%40b.com"]
 
 
-def test_a_key_ending_in_all_is_reached_encoded(mount: Mount, store: FakeStore) -> None:
+def test_a_key_ending_in_all_is_reached_encoded(mount: Mount, store: MessageStore) -> None:
     store.put(Message("orders", b"x", keys=["K@all"]), 3)
     assert "K%40all" in mount.ls("orders/keys")
     assert mount.readlink("orders/keys/K%40all") == "../3/" + offset_name(0).decode()
     assert mount.ls("orders/keys/K%40all@all") == ["3-" + offset_name(0).decode()]
 
 
-def test_a_key_whose_hash_many_others_have_is_looked_up_in_a_thread(tmp_path: Path) -> None:
-    with MessageStore.open(tmp_path / "store", create=True) as opened:
-        for _ in range(3_000):
-            opened.put(Message("orders", b"", keys=["Aa"]), 0)  # Java's hash of it is that of BB
-        opened.put(Message("orders", b"first", keys=["single"]), 0)
-        mount = Mount(opened)
-        keys = mount.stat("orders/keys").inode
-        assert mount.fs.lookup(keys, b"single").size
-        assert mount.fs.lookup(keys, b"Aa").size
-        with pytest.raises(SlowWork) as slow:
-            mount.fs.lookup(keys, b"BB")
-        opened.put(Message("orders", b"meanwhile"), 0)
-        slow.value.work()
-        assert refused_with(lambda: mount.fs.lookup(keys, b"BB")) == errno.ENOENT
+def test_a_key_whose_hash_many_others_have_is_looked_up_in_a_thread(mount: Mount, store: MessageStore) -> None:
+    for _ in range(3_000):
+        store.put(Message("orders", b"", keys=["Aa"]), 0)  # Java's hash of it is that of BB
+    store.put(Message("orders", b"first", keys=["single"]), 0)
+    keys = mount.stat("orders/keys").inode
+    assert mount.fs.lookup(keys, b"single").size
+    assert mount.fs.lookup(keys, b"Aa").size
+    with pytest.raises(SlowWork) as slow:
+        mount.fs.lookup(keys, b"BB")
+    store.put(Message("orders", b"meanwhile"), 0)
+    slow.value.work()
+    assert refused_with(lambda: mount.fs.lookup(keys, b"BB")) == errno.ENOENT

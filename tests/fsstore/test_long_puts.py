@@ -8,17 +8,17 @@ from collections.abc import Callable
 
 import pytest
 
-from engine import IllegalMessageError, MessageTooLargeError, StoreFullError
+from engine import IllegalMessageError, MessageStore, MessageTooLargeError, Queue, StoreFullError
 from fsstore.interface import AT_END, NOTHING_TO_WAIT_FOR, SlowWork, WorkKind
 from fsstore.tree import publishing
 from fsstore.tree.limited_log import RateLimitedLog
 from fsstore.tree.memory_budget import Purpose
-from tests.fsstore.conftest import Mount, patiently, refused_with
-from tests.fsstore.fakestore import FakeStore
+from tests.engine.storetools import bodies
+from tests.fsstore.conftest import Mount, disk_of, patiently, refused_with
 
 
 @pytest.fixture(autouse=True)
-def topic(store: FakeStore) -> None:
+def topic(store: MessageStore) -> None:
     store.create_topic("orders")
 
 
@@ -44,7 +44,7 @@ def slow(request: Callable[[], object]) -> SlowWork:
 
 @pytest.mark.parametrize("name", LONG)
 def test_a_request_that_takes_long_is_published_in_a_thread_and_then_answered(
-    mount: Mount, store: FakeStore, name: str
+    mount: Mount, store: MessageStore, name: str
 ) -> None:
     request, handle = LONG[name], opened(mount, name)
 
@@ -54,11 +54,11 @@ def test_a_request_that_takes_long_is_published_in_a_thread_and_then_answered(
     work = slow(write)
     assert (work.kind, work.is_in_turn) == (WorkKind.PUBLISHING, True)
     assert mount.fs.memory.used[Purpose.PUBLISHING] == 2 * len(request)
-    assert store.bodies("orders", 0) == []
+    assert bodies(store, "orders", 0) == []
     work.work()
     assert write() == NOTHING_TO_WAIT_FOR
     assert mount.fs.memory.used[Purpose.PUBLISHING] == 0
-    assert len(store.bodies("orders", 0)) == request.count(b"\n")
+    assert len(bodies(store, "orders", 0)) == request.count(b"\n")
     assert slow(write).kind is WorkKind.PUBLISHING  # the next request is another one
 
 
@@ -71,45 +71,47 @@ def test_a_request_that_takes_long_is_published_in_a_thread_and_then_answered(
     ],
 )
 def test_what_is_refused_in_a_thread_is_refused_as_at_once(
-    mount: Mount, store: FakeStore, name: str, bad: bytes, error: type[Exception]
+    mount: Mount, store: MessageStore, name: str, bad: bytes, error: type[Exception]
 ) -> None:
     handle = opened(mount, name)
     with pytest.raises(error):
         patiently(mount.fs.write, handle, AT_END, bad)
-    assert store.bodies("orders", 0) == []
+    assert bodies(store, "orders", 0) == []
     if error is MessageTooLargeError:
         assert refused_with(lambda: mount.fs.write(handle, AT_END, b"x")) == errno.EFBIG
     else:
         mount.fs.write(handle, AT_END, b'{"body": "next"}\n')
-        assert store.bodies("orders", 0) == [b"next"]
+        assert bodies(store, "orders", 0) == [b"next"]
 
 
-def test_a_long_request_that_fails_takes_nothing_and_can_be_sent_again(mount: Mount, store: FakeStore) -> None:
+def test_a_long_request_that_fails_takes_nothing_and_can_be_sent_again(mount: Mount, store: MessageStore) -> None:
     handle = opened(mount)
     mount.fs.write(handle, AT_END, b"begun ")
-    store.put_error = StoreFullError(store.path, 1)
+    disk_of(store).is_full = True
     with pytest.raises(StoreFullError):
         patiently(mount.fs.write, handle, AT_END, SHORT_LINES + b"rest")
     assert mount.fs.memory.used[Purpose.MESSAGES_BEGUN] == len(b"begun ")
-    store.put_error = None
+    disk_of(store).is_full = False
     patiently(mount.fs.write, handle, AT_END, SHORT_LINES + b"rest")
     mount.fs.flush(handle)
-    assert store.bodies("orders", 0) == [b"begun a", *[b"a"] * 19_999, b"rest"]
+    assert bodies(store, "orders", 0) == [b"begun a", *[b"a"] * 19_999, b"rest"]
 
 
 @pytest.mark.parametrize("name", ["append@format=json", "append@format=json,frame=file"])
 @pytest.mark.parametrize("end", ["flush", "release"])
-def test_a_long_rest_is_published_in_a_thread_at_the_end(mount: Mount, store: FakeStore, name: str, end: str) -> None:
+def test_a_long_rest_is_published_in_a_thread_at_the_end(
+    mount: Mount, store: MessageStore, name: str, end: str
+) -> None:
     handle = opened(mount, name)
     mount.fs.write(handle, AT_END, LONG_JSON[:-1], 1)
     ending = (lambda: mount.fs.flush(handle, 1)) if end == "flush" else (lambda: mount.fs.handles.release(handle))
     slow(ending).work()
     ending()
-    assert store.bodies("orders", 0) == [b"\n" * 100_000]
+    assert bodies(store, "orders", 0) == [b"\n" * 100_000]
     assert mount.fs.memory.used[Purpose.MESSAGES_BEGUN] == 0
 
 
-def test_nothing_that_was_published_is_refused_for_want_of_memory_afterwards(mount: Mount, store: FakeStore) -> None:
+def test_nothing_that_was_published_is_refused_for_want_of_memory_afterwards(mount: Mount, store: MessageStore) -> None:
     mount.fs.memory.limit_bytes = 1 << 20
     handle, hog = opened(mount), opened(mount)
     request = SHORT_LINES + b"y" * 200_000
@@ -118,7 +120,7 @@ def test_nothing_that_was_published_is_refused_for_want_of_memory_afterwards(mou
     assert refused_with(lambda: mount.fs.write(hog, AT_END, b"x" * 400_000)) == errno.ENOBUFS
     mount.fs.write(handle, AT_END, request)
     mount.fs.flush(handle)
-    assert len(store.bodies("orders", 0)) == 20_001
+    assert len(bodies(store, "orders", 0)) == 20_001
 
 
 def test_who_publishes_is_not_refused_for_what_others_have_begun_but_for_what_they_publish(mount: Mount) -> None:
@@ -132,7 +134,7 @@ def test_who_publishes_is_not_refused_for_what_others_have_begun_but_for_what_th
 
 
 def test_nobody_waits_on_the_loop_for_the_log_while_a_long_put_may_have_it(
-    mount: Mount, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+    mount: Mount, store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handle, other = opened(mount), opened(mount)
     work = slow(lambda: mount.fs.write(handle, AT_END, SHORT_LINES))
@@ -143,12 +145,12 @@ def test_nobody_waits_on_the_loop_for_the_log_while_a_long_put_may_have_it(
         little.work()
         return mount.fs.write(other, AT_END, b"short\n")
 
-    put_lines = store.put_lines
-    monkeypatch.setattr(store, "put_lines", lambda *lines, **labels: meanwhile() or put_lines(*lines, **labels))
+    put_lines = Queue.put_lines
+    monkeypatch.setattr(Queue, "put_lines", lambda *lines, **labels: meanwhile() or put_lines(*lines, **labels))
     work.work()
     mount.fs.write(handle, AT_END, SHORT_LINES)
     mount.fs.write(other, AT_END, b"at once\n")
-    assert store.bodies("orders", 0) == [b"short", *[b"a"] * 20_000, b"at once"]
+    assert bodies(store, "orders", 0) == [b"short", *[b"a"] * 20_000, b"at once"]
 
 
 @pytest.mark.parametrize(

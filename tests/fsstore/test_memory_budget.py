@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +13,8 @@ from engine import Message, MessageStore
 from fsstore.interface import FilesystemError
 from fsstore.tree.computed_links import PLACE_BYTES
 from fsstore.tree.memory_budget import SMALL_BYTES, Holding, MemoryBudget, Purpose
+from tests.engine.storetools import bodies
 from tests.fsstore.conftest import Mount, patiently, refused_with
-from tests.fsstore.fakestore import FakeStore
 
 
 def test_what_is_held_is_refused_over_its_share_and_changes_nothing() -> None:
@@ -73,7 +71,7 @@ def small(mount: Mount) -> Mount:
 
 
 @pytest.mark.parametrize("name", ["append", "append@frame=file", "append@format=json"])
-def test_messages_without_an_end_are_refused_and_nothing_is_lost(small: Mount, store: FakeStore, name: str) -> None:
+def test_messages_without_an_end_are_refused_and_nothing_is_lost(small: Mount, store: MessageStore, name: str) -> None:
     store.create_topic("orders")
     piece = b'{"body": "' + b"x" * 1_000_000 if "json" in name else b"x" * 1_000_000
     handles = [small.open(f"orders/0/{name}", os.O_WRONLY | os.O_APPEND).handle for _ in range(100)]
@@ -95,28 +93,28 @@ def test_messages_without_an_end_are_refused_and_nothing_is_lost(small: Mount, s
     small.fs.write(refused, -1, piece)
     patiently(small.fs.write, refused, -1, end)
     small.fs.flush(refused)
-    assert [len(body) for body in store.bodies("orders", 0)] == [len(store.bodies("orders", 0)[0])] * 5
+    assert [len(body) for body in bodies(store, "orders", 0)] == [len(bodies(store, "orders", 0)[0])] * 5
 
 
-def test_whole_lines_are_published_when_no_memory_is_left(small: Mount, store: FakeStore) -> None:
+def test_whole_lines_are_published_when_no_memory_is_left(small: Mount, store: MessageStore) -> None:
     store.create_topic("orders")
     hog = small.open("orders/0/append", os.O_WRONLY | os.O_APPEND).handle
     small.fs.write(hog, -1, b"x" * (4 << 20))
     small.publish("orders/0/append", b"one\n", b"two\nthree\n")
-    assert store.bodies("orders", 0) == [b"one", b"two", b"three"]
+    assert bodies(store, "orders", 0) == [b"one", b"two", b"three"]
 
 
-def test_a_refused_request_publishes_nothing_of_itself(small: Mount, store: FakeStore) -> None:
+def test_a_refused_request_publishes_nothing_of_itself(small: Mount, store: MessageStore) -> None:
     store.create_topic("orders")
     hog = small.open("orders/0/append", os.O_WRONLY | os.O_APPEND).handle
     small.fs.write(hog, -1, b"x" * (4 << 20))
     handle = small.open("orders/0/append", os.O_WRONLY | os.O_APPEND).handle
     assert refused_with(lambda: small.fs.write(handle, -1, b"whole\n" + b"y" * 100_000)) == errno.ENOBUFS
-    assert store.bodies("orders", 0) == []
+    assert bodies(store, "orders", 0) == []
     patiently(small.fs.handles.release, hog)
     small.fs.write(handle, -1, b"whole\n" + b"y" * 100_000)
     small.fs.flush(handle)
-    assert store.bodies("orders", 0)[1:] == [b"whole", b"y" * 100_000]
+    assert bodies(store, "orders", 0)[1:] == [b"whole", b"y" * 100_000]
 
 
 def test_texts_of_reports_that_are_known_or_open_are_counted(mount: Mount) -> None:
@@ -134,55 +132,47 @@ def test_texts_of_reports_that_are_known_or_open_are_counted(mount: Mount) -> No
     assert mount.fs.memory.used[Purpose.REPORTS] == 0
 
 
-@pytest.fixture
-def real(tmp_path: Path) -> Iterator[Mount]:
-    with MessageStore.open(tmp_path / "store", create=True) as store:
-        yield Mount(store)
-
-
-def test_a_key_of_many_messages_is_listed_as_numbers(real: Mount) -> None:
-    store = real.fs._store
+def test_a_key_of_many_messages_is_listed_as_numbers(mount: Mount, store: MessageStore) -> None:
     for number in range(20_000):
         keys = ["K"] if number % 2 else ["other", "K"] if number % 4 else ["other"]
         store.put(Message("orders", b"", keys=keys), number % 4)
-    handle = real.fs.opendir(real.stat("orders/keys/K@all").inode).handle
+    handle = mount.fs.opendir(mount.stat("orders/keys/K@all").inode).handle
     names: list[bytes] = []
-    while batch := patiently(real.fs.readdir, handle, len(names), 700):
+    while batch := patiently(mount.fs.readdir, handle, len(names), 700):
         assert isinstance(batch, list)
         names += [entry.name for entry in batch]
     wanted = [b"%d-%020d" % (queue, offset) for queue in (1, 2, 3) for offset in range(5_000)]
     assert names == wanted
-    assert real.fs.memory.used[Purpose.LISTINGS] == PLACE_BYTES * len(wanted)
-    real.fs.handles.release_directory(handle)
-    assert real.fs.memory.used[Purpose.LISTINGS] == 0
+    assert mount.fs.memory.used[Purpose.LISTINGS] == PLACE_BYTES * len(wanted)
+    mount.fs.handles.release_directory(handle)
+    assert mount.fs.memory.used[Purpose.LISTINGS] == 0
 
 
-def test_a_key_of_too_many_messages_is_refused(real: Mount) -> None:
+def test_a_key_of_too_many_messages_is_refused(mount: Mount, store: MessageStore) -> None:
     for _ in range(1000):
-        real.fs._store.put(Message("orders", b"", keys=["K"]), 0)
-    handle = real.fs.opendir(real.stat("orders/keys/K@all").inode).handle
-    real.fs.memory.limit_bytes = 1000 * PLACE_BYTES
-    assert refused_with(lambda: patiently(real.fs.readdir, handle, 0, 100)) == errno.ENOBUFS
-    real.fs.memory.limit_bytes = 1 << 20
-    assert len(real.ls("orders/keys/K@all")) == 1000
+        store.put(Message("orders", b"", keys=["K"]), 0)
+    handle = mount.fs.opendir(mount.stat("orders/keys/K@all").inode).handle
+    mount.fs.memory.limit_bytes = 1000 * PLACE_BYTES
+    assert refused_with(lambda: patiently(mount.fs.readdir, handle, 0, 100)) == errno.ENOBUFS
+    mount.fs.memory.limit_bytes = 1 << 20
+    assert len(mount.ls("orders/keys/K@all")) == 1000
 
 
-def test_streams_give_their_buffers_up_to_each_other(real: Mount) -> None:
-    store = real.fs._store
+def test_streams_give_their_buffers_up_to_each_other(mount: Mount, store: MessageStore) -> None:
     text = b"".join(b"%07d %s\n" % (number, b"x" * 1000) for number in range(6_000))
     store.put_lines("orders", text, 0)
-    handles = [real.open("orders/0.log").handle for _ in range(8)]
-    real.fs.memory.limit_bytes = 16 << 20
+    handles = [mount.open("orders/0.log").handle for _ in range(8)]
+    mount.fs.memory.limit_bytes = 16 << 20
     for position in range(0, len(text), 1 << 20):
         for handle in handles:
-            assert bytes(patiently(real.fs.read, handle, position, 1 << 17)) == text[position : position + (1 << 17)]
-            assert real.fs.memory.used[Purpose.STREAMS] <= 16 << 20
+            assert bytes(patiently(mount.fs.read, handle, position, 1 << 17)) == text[position : position + (1 << 17)]
+            assert mount.fs.memory.used[Purpose.STREAMS] <= 16 << 20
     for handle in handles:
-        real.fs.handles.release(handle)
-    assert real.fs.memory.used[Purpose.STREAMS] == 0
+        mount.fs.handles.release(handle)
+    assert mount.fs.memory.used[Purpose.STREAMS] == 0
 
 
-def test_budget_and_use_are_in_status_and_metrics(mount: Mount, store: FakeStore) -> None:
+def test_budget_and_use_are_in_status_and_metrics(mount: Mount, store: MessageStore) -> None:
     store.create_topic("orders")
     handle = mount.open("orders/append", os.O_WRONLY | os.O_APPEND).handle
     mount.fs.write(handle, -1, b"no end")

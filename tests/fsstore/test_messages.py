@@ -9,19 +9,19 @@ import time
 
 import pytest
 
-from engine import DamagedRecordError, ExpiredMessageError, Message, MessageNotFoundError
+from engine import DamagedRecordError, ExpiredMessageError, Message, MessageNotFoundError, MessageStore
 from fsstore.fuse.errors import errno_of
 from fsstore.interface import SMALL_BODY_BYTES, FilesystemError
 from fsstore.tree.inodes import MESSAGE
 from fsstore.tree.messages import OBJECT_BYTES, SmallBodies, SmallBody
-from tests.fsstore.conftest import Mount, refused_with
-from tests.fsstore.fakestore import FIRST_STORE_TIME_MS, FakeStore
+from tests.fsstore.conftest import FIRST_STORE_TIME_MS, Mount, clock_of, damage, expire, one_a_file, refused_with
 
 
 @pytest.fixture(autouse=True)
-def three_messages(store: FakeStore) -> None:
+def three_messages(store: MessageStore) -> None:
     for body in (b"zero", b"one\nand more", b""):
         store.put(Message("orders", body), 0)
+        clock_of(store).now_ms += 1000
 
 
 @pytest.mark.parametrize("spelling", ["1", "01", "00000000000000000001", "0" * 200 + "1"])
@@ -39,7 +39,7 @@ def test_a_message_is_an_immutable_file_of_its_store_time(mount: Mount) -> None:
     assert mount.fs.getattr(attributes.inode) == attributes
 
 
-def test_the_inode_derives_from_the_physical_offset(mount: Mount, store: FakeStore) -> None:
+def test_the_inode_derives_from_the_physical_offset(mount: Mount, store: MessageStore) -> None:
     assert mount.stat("orders/0/1").inode == MESSAGE | store.get("orders", 0, 1).physical_offset
 
 
@@ -54,14 +54,14 @@ def test_an_offset_without_a_message_is_not_found_and_not_cached(mount: Mount, n
     assert errno_of(raised.value) == errno.ENOENT
 
 
-def test_looking_up_and_opening_a_message_reads_its_record_once(mount: Mount, store: FakeStore) -> None:
+def test_looking_up_and_opening_a_message_reads_its_record_once(mount: Mount, store: MessageStore) -> None:
     queue = mount.stat("orders/0").inode
-    before = store.gets
+    before = store.stats().read_messages
     inode = mount.fs.lookup(queue, b"0").inode
     handle = mount.fs.open(inode, os.O_RDONLY).handle
     mount.fs.read(handle, 0, 4096)
     mount.fs.handles.release(handle)
-    assert store.gets - before == 1
+    assert store.stats().read_messages - before == 1
 
 
 def test_a_small_body_comes_with_open_and_may_be_cached(mount: Mount) -> None:
@@ -73,31 +73,33 @@ def test_a_small_body_comes_with_open_and_may_be_cached(mount: Mount) -> None:
     assert bytes(mount.fs.read(opened.handle, 4000, 3)) == b""
 
 
-def test_a_large_body_is_read_from_the_page_which_is_held_until_release(mount: Mount, store: FakeStore) -> None:
+def test_a_large_body_is_read_from_the_page_which_is_held_until_release(mount: Mount, store: MessageStore) -> None:
     body = os.urandom(SMALL_BODY_BYTES + 1)
-    put = store.put(Message("orders", body), 0)
+    with store.hold(store.put(Message("orders", body), 0).physical_offset) as our_own:
+        file = our_own.file
     opened = mount.open("orders/0/3")
     assert opened.body is None
-    assert store.held == [put.physical_offset]
+    assert file._holders == 1
     assert bytes(mount.fs.read(opened.handle, 4000, 100_000)) == body[4000:]
     assert isinstance(mount.fs.read(opened.handle, 0, 10), memoryview)
     mount.fs.handles.release(opened.handle)
-    assert store.held == []
+    assert file._holders == 0
 
 
-def test_a_damaged_record_is_an_io_error(mount: Mount, store: FakeStore) -> None:
+def test_a_damaged_record_is_an_io_error(mount: Mount, store: MessageStore) -> None:
     inode = mount.stat("orders/0/1").inode
     mount.stat("orders/0/0")
-    store.damaged.add(store.get("orders", 0, 1).physical_offset)
+    damage(store, store.get("orders", 0, 1).physical_offset)
     for use in (lambda: mount.stat("orders/0/1"), lambda: mount.fs.open(inode, 0), lambda: mount.fs.getattr(inode)):
         with pytest.raises(DamagedRecordError) as raised:
             use()
         assert errno_of(raised.value) == errno.EIO
 
 
-def test_an_expired_name_is_not_found_and_its_inode_is_stale(mount: Mount, store: FakeStore) -> None:
+@one_a_file
+def test_an_expired_name_is_not_found_and_its_inode_is_stale(mount: Mount, store: MessageStore) -> None:
     inode = mount.stat("orders/0/00000000000000000001").inode
-    mount.fs.expired(store.expire("orders", 0, 2))
+    mount.fs.expired(expire(store, "orders", 0, 2))
     with pytest.raises(ExpiredMessageError) as raised:
         mount.stat("orders/0/1")
     assert errno_of(raised.value) == errno.ENOENT
@@ -107,9 +109,10 @@ def test_an_expired_name_is_not_found_and_its_inode_is_stale(mount: Mount, store
         assert refused.value.errno == errno.ESTALE
 
 
-def test_an_open_message_stays_readable_after_it_expired(mount: Mount, store: FakeStore) -> None:
+@one_a_file
+def test_an_open_message_stays_readable_after_it_expired(mount: Mount, store: MessageStore) -> None:
     handle = mount.open("orders/0/1").handle
-    store.expire("orders", 0, 2)
+    expire(store, "orders", 0, 2)
     assert bytes(mount.fs.read(handle, 0, 100)) == b"one\nand more"
 
 
@@ -127,10 +130,11 @@ def test_a_message_is_never_opened_for_writing(mount: Mount, flags: int) -> None
     assert refused.value.errno == errno.EPERM
 
 
-def test_an_open_message_keeps_its_attributes_after_it_expired(mount: Mount, store: FakeStore) -> None:
+@one_a_file
+def test_an_open_message_keeps_its_attributes_after_it_expired(mount: Mount, store: MessageStore) -> None:
     before = mount.stat("orders/0/1")
     handle = mount.fs.open(before.inode, os.O_RDONLY).handle
-    assert before.inode in mount.fs.expired(store.expire("orders", 0, 2))
+    assert before.inode in mount.fs.expired(expire(store, "orders", 0, 2))
     after = mount.fs.getattr(before.inode)
     assert (after.inode, after.size, after.mtime_ns) == (before.inode, before.size, before.mtime_ns)
     assert after.attr_timeout <= 1  # the kernel asks again once it is closed
@@ -139,11 +143,11 @@ def test_an_open_message_keeps_its_attributes_after_it_expired(mount: Mount, sto
         mount.fs.getattr(before.inode)
 
 
-def test_an_opened_body_is_read_once_until_something_goes(mount: Mount, store: FakeStore) -> None:
+def test_an_opened_body_is_read_once_until_something_goes(mount: Mount, store: MessageStore) -> None:
     inode = mount.stat("orders/0/0").inode
     mount.stat("orders/0/1")
     assert mount.fs.open(inode, os.O_RDONLY).body == b"zero"
-    store.damaged.add(inode & ~MESSAGE)
+    damage(store, inode & ~MESSAGE)
     again = mount.fs.open(inode, os.O_RDONLY)
     assert (again.body, mount.fs.read(again.handle, 1, 2)) == (b"zero", b"er")
     mount.fs.topics_changed()

@@ -12,14 +12,13 @@ from typing import NamedTuple
 import pytest
 from prometheus_client import parser
 
-from engine import Message, OpenMode
+from engine import Message, MessageStore, OpenMode
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.errors import errno_for
 from fsstore.interface import FilesystemError
 from fsstore.options import DISTRIBUTION
 from fsstore.tree.metrics import BUCKETS_S
-from tests.fsstore.conftest import Mount
-from tests.fsstore.fakestore import FakeStore
+from tests.fsstore.conftest import Mount, open_small, set_offsets
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
 SAMPLE = re.compile(rf"({NAME})(?:\{{(.*)\}})? (\S+)")
@@ -105,10 +104,10 @@ def value(families: dict[str, Family], name: str, **labels: str) -> float:
 
 
 @pytest.fixture
-def mount(store: FakeStore) -> Mount:
+def mount(store: MessageStore) -> Mount:
     store.put(Message("orders", b"x"), 0)
-    store.offsets = {'a "group"\\with\nall': {"orders": {0: 1}}}
-    mount = Mount(store.as_store())
+    set_offsets(store, {'orders@a "group"\\with\nall': {"0": 1}})
+    mount = Mount(store)
     mount.fs.requests.name_of = wire.operation_name
     return mount
 
@@ -162,15 +161,16 @@ def test_errors_are_counted_by_errno(mount: Mount) -> None:
     assert count() == before + 1
 
 
-def test_a_follower_says_how_old_what_it_shows_may_be(mount: Mount, store: FakeStore) -> None:
+def test_a_follower_says_how_old_what_it_shows_may_be(mount: Mount, store: MessageStore) -> None:
     assert "fsstore_follow_lag_seconds" not in metrics(mount)
-    store.mode = OpenMode.FOLLOW
-    mount.fs.followed()
-    mount.now_ms += 1_500
-    assert value(metrics(mount), "fsstore_follow_lag_seconds") == 1.5
+    with open_small(store.path, OpenMode.FOLLOW) as followed:
+        mount = Mount(followed)
+        mount.fs.followed()
+        mount.now_ms += 1_500
+        assert value(metrics(mount), "fsstore_follow_lag_seconds") == 1.5
 
 
-def test_the_parser_of_the_official_client_takes_it(mount: Mount, store: FakeStore) -> None:
+def test_the_parser_of_the_official_client_takes_it(mount: Mount, store: MessageStore) -> None:
     """With histograms."""
     mount.fs.requests.counts[wire.Opcode.LOOKUP] = 70
     mount.fs.requests.times[wire.Opcode.LOOKUP].took(0.5)

@@ -43,7 +43,9 @@ def publish(store: MessageStore, count: int = 100) -> None:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MessageStore]:
-    with MessageStore.open(tmp_path / "store", small_files(retention=Retention(max_bytes=1)), create=True) as store:
+    with MessageStore.open(
+        tmp_path / "store", small_files(retention=Retention(max_bytes=1, clean_interval_ms=3_600_000)), create=True
+    ) as store:
         store.create_topic("orders", 1)
         publish(store, 12_000)
         yield store

@@ -69,7 +69,9 @@ class ParquetMount(Mount):
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[MessageStore]:
-    with MessageStore.open(tmp_path / "store", small_files(retention=Retention(max_bytes=1)), create=True) as store:
+    with MessageStore.open(
+        tmp_path / "store", small_files(retention=Retention(max_bytes=1, clean_interval_ms=3_600_000)), create=True
+    ) as store:
         store.create_topic("orders", 2)
         store.put_lines("orders", b"".join(b"%0100d\n" % number for number in range(12_000)), 0)
         yield store

@@ -5,18 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from engine import IllegalTopicError, Message, OpenMode, TopicExistsError
+from engine import IllegalTopicError, Message, MessageStore, OpenMode, TopicExistsError
 from fsstore.interface import ROOT_INODE, FilesystemError, FilesystemOptions, SlowWork
-from tests.fsstore.conftest import Mount, patiently, refused_with
-from tests.fsstore.fakestore import FakeStore
+from tests.fsstore.conftest import Mount, break_disk, open_small, patiently, refused_with
 
 
-def test_mkdir_makes_a_topic_of_four_queues_and_grows_it(mount: Mount, store: FakeStore) -> None:
+def test_mkdir_makes_a_topic_of_four_queues_and_grows_it(mount: Mount, store: MessageStore) -> None:
     topic = patiently(mount.fs.mkdir, ROOT_INODE, b"orders")
     assert stat.S_ISDIR(topic.mode)
     assert store.queues("orders") == [0, 1, 2, 3]
@@ -25,7 +23,7 @@ def test_mkdir_makes_a_topic_of_four_queues_and_grows_it(mount: Mount, store: Fa
     assert mount.stat("orders/7").inode == queue.inode
 
 
-def test_mkdir_waits_for_the_disk_in_a_thread(mount: Mount, store: FakeStore) -> None:
+def test_mkdir_waits_for_the_disk_in_a_thread(mount: Mount, store: MessageStore) -> None:
     with pytest.raises(SlowWork) as made:
         mount.fs.mkdir(ROOT_INODE, b"orders")
     assert store.topics() == []
@@ -57,15 +55,18 @@ def test_mkdir_of_what_is_there_or_cannot_be_says_so(mount: Mount) -> None:
 
 
 @pytest.fixture(params=["write", "read_only", "follow", "failed"])
-def mounted(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Mount, int]:
+def mounted(request: pytest.FixtureRequest, store: MessageStore) -> Iterator[tuple[Mount, int]]:
     """A mount of each kind with a message, and the errno of its refusals."""
-    failed = request.param == "failed"
-    store = FakeStore(tmp_path)
     store.put(Message("orders", b"x", keys=["K"]), 0)
-    store.mode = OpenMode.WRITE if failed else OpenMode[request.param.upper()]
-    mount = Mount(store.as_store())
-    store.read_only_reason = "the disk failed" if failed else None
-    return mount, errno.EPERM if request.param == "write" else errno.EROFS
+    if request.param in ("read_only", "follow"):
+        store.close()
+        with open_small(store.path, OpenMode[request.param.upper()]) as shown:
+            yield Mount(shown), errno.EROFS
+        return
+    mount = Mount(store)
+    if request.param == "failed":
+        break_disk(store)
+    yield mount, errno.EPERM if request.param == "write" else errno.EROFS
 
 
 PATHS = ["/", "orders", "orders/0", "orders/keys", "orders/keys/K@all", "@store", "@store/groups"]
@@ -112,22 +113,22 @@ def test_a_read_only_mount_publishes_nothing(mounted: tuple[Mount, int]) -> None
         assert refused_with(use) == errno.EROFS
 
 
-def test_only_append_says_that_it_has_no_extended_attributes_to_set(mount: Mount, store: FakeStore) -> None:
+def test_only_append_says_that_it_has_no_extended_attributes_to_set(mount: Mount, store: MessageStore) -> None:
     store.create_topic("orders")
     inode = mount.stat("orders/append").inode
     assert refused_with(lambda: mount.fs.setxattr(inode)) == errno.ENOTSUP
 
 
-def test_modes_and_owner_are_the_options(store: FakeStore) -> None:
+def test_modes_and_owner_are_the_options(store: MessageStore) -> None:
     store.create_topic("orders")
-    mount = Mount(store.as_store(), FilesystemOptions(uid=7, gid=8, append_mode=0o622, directory_mode=0o775))
+    mount = Mount(store, FilesystemOptions(uid=7, gid=8, append_mode=0o622, directory_mode=0o775))
     assert mount.stat("orders/append").mode == stat.S_IFREG | 0o622
     assert mount.stat("orders").mode == stat.S_IFDIR | 0o775
     assert (mount.stat("orders").uid, mount.stat("orders").gid) == (7, 8)
 
 
 @pytest.mark.parametrize("path", ["", "orders/", "orders/0/", "@store/"])
-def test_only_checksum_names_are_cached_as_absent(mount: Mount, store: FakeStore, path: str) -> None:
+def test_only_checksum_names_are_cached_as_absent(mount: Mount, store: MessageStore, path: str) -> None:
     store.create_topic("orders")
     absent = mount.stat(f"{path}.part-0.crc")
     assert absent.inode == 0
@@ -136,7 +137,7 @@ def test_only_checksum_names_are_cached_as_absent(mount: Mount, store: FakeStore
         assert refused_with(lambda name=name: mount.stat(path + name)) == errno.ENOENT  # type: ignore[misc]
 
 
-def test_a_key_may_look_like_a_checksum_name(mount: Mount, store: FakeStore) -> None:
+def test_a_key_may_look_like_a_checksum_name(mount: Mount, store: MessageStore) -> None:
     store.create_topic("orders")
     assert refused_with(lambda: mount.stat("orders/keys/.a.crc")) == errno.ENOENT
     store.put(Message("orders", b"x", keys=[".a.crc"]), 0)
@@ -145,19 +146,19 @@ def test_a_key_may_look_like_a_checksum_name(mount: Mount, store: FakeStore) -> 
 
 @pytest.mark.parametrize(("mode", "entry_timeout", "attr_timeout"), [(OpenMode.WRITE, 0, 300), (OpenMode.FOLLOW, 0, 0)])
 def test_sizes_that_another_process_changes_are_not_cached(
-    tmp_path: Path, mode: OpenMode, entry_timeout: float, attr_timeout: float
+    store: MessageStore, mode: OpenMode, entry_timeout: float, attr_timeout: float
 ) -> None:
-    store = FakeStore(tmp_path)
     store.put(Message("orders", b"x"), 0)
-    store.mode = mode
-    mount = Mount(store.as_store())
-    stream = mount.stat("orders/0.log")
-    assert (stream.entry_timeout, stream.attr_timeout) == (entry_timeout, attr_timeout)
-    assert mount.stat("orders/0/" + "0" * 20).attr_timeout > 3600  # bodies are cached all the same
+    store.close()
+    with open_small(store.path, mode) as shown:
+        mount = Mount(shown)
+        stream = mount.stat("orders/0.log")
+        assert (stream.entry_timeout, stream.attr_timeout) == (entry_timeout, attr_timeout)
+        assert mount.stat("orders/0/" + "0" * 20).attr_timeout > 3600  # bodies are cached all the same
 
 
 @pytest.mark.parametrize("use", ["lookup", "readlink", "opendir"])
-def test_an_operation_on_the_wrong_kind_of_file_is_refused(mount: Mount, store: FakeStore, use: str) -> None:
+def test_an_operation_on_the_wrong_kind_of_file_is_refused(mount: Mount, store: MessageStore, use: str) -> None:
     store.create_topic("orders")
     append = mount.stat("orders/append").inode
     calls: dict[str, Callable[[], object]] = {

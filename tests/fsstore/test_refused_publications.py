@@ -6,12 +6,13 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from engine import OpenMode, StoreError, StoreFullError, TopicPermissionError
+from engine import FlushFailedError, MessageStore, OpenMode, StoreError, TopicPermissionError
 from fsstore.fuse.errors import errno_for
 from fsstore.interface import AT_END, ROOT_INODE, FilesystemError, SlowWork
 from fsstore.tree.memory_budget import BUDGET_BYTES, Purpose
@@ -23,17 +24,18 @@ from fsstore.tree.refusals import (
     Refusals,
     escaped,
 )
-from tests.fsstore.conftest import OPTIONS, Mount, patiently
-from tests.fsstore.fakestore import FakeStore
+from tests.fsstore.conftest import OPTIONS, Mount, break_disk, disk_of, open_small, patiently
 
 PID = 4711
 
 
 @pytest.fixture
-def mount(store: FakeStore) -> Mount:
+def store(folder: Path) -> Iterator[MessageStore]:
+    store = open_small(folder / "store", max_message_bytes=100)
     store.create_topic("orders", 2)
-    store.config = type(store.config)(max_message_bytes=100)
-    return Mount(store.as_store())
+    yield store
+    with suppress(FlushFailedError):  # a test broke the disk
+        store.close()
 
 
 class Writer:
@@ -146,19 +148,21 @@ def test_a_file_that_is_a_message_already(mount: Mount) -> None:
     assert "is a message already" in only_line(mount)[5]
 
 
-def test_a_full_disk_and_memory_and_a_topic_that_went(mount: Mount, store: FakeStore) -> None:
+def test_a_full_disk_and_memory_and_a_topic_that_went(mount: Mount, store: MessageStore) -> None:
     writer = Writer(mount, "orders/append")
-    store.put_error = StoreFullError(Path("/disk/file"), 1 << 20)
+    disk_of(store).is_full = True
     assert writer.write(b"a\n") == errno.ENOSPC
-    store.put_error = None
+    disk_of(store).is_full = False
     mount.fs.memory.hold(Purpose.REPORTS, 0, BUDGET_BYTES // 2)
     mount.fs.memory.hold(Purpose.PUBLISHING, 0, BUDGET_BYTES // 4 - 10)
     assert writer.write(b"begun of a line") == errno.ENOBUFS
     mount.fs.memory.hold(Purpose.PUBLISHING, BUDGET_BYTES // 4 - 10, 0)
     store.delete_topic("orders")
     assert writer.write(b"b\n") == errno.ENOENT
-    assert [line.split(" ", 5)[3:] for line in lines_of(mount)] == [
-        ["1", "ENOSPC", "no space for /disk/file (1,048,576 bytes): free some, then try again"],
+    refused = [line.split(" ", 5)[3:] for line in lines_of(mount)]
+    assert re.fullmatch(rf"no space for {store.path}/\S+ \([\d,]+ bytes\): free some, then try again", refused[0].pop())
+    assert refused == [
+        ["1", "ENOSPC"],
         ["1", "ENOBUFS", "the daemon has no memory left for messages begun: try again later"],
         ["1", "ENOENT", "no topic 'orders'"],
     ]
@@ -194,19 +198,21 @@ def test_an_option_that_is_none(mount: Mount, name: bytes, reason: str) -> None:
     assert len(lines_of(mount)) == 1
 
 
-def test_a_store_that_turned_read_only(mount: Mount, store: FakeStore) -> None:
+def test_a_store_that_turned_read_only(mount: Mount, store: MessageStore) -> None:
     inode = mount.stat("orders/append").inode
-    store.read_only_reason = "the disk failed"
+    break_disk(store)
     with pytest.raises(FilesystemError) as refused:
         mount.fs.open(inode, os.O_WRONLY)
     mount.fs.note_refused_open(inode, PID, errno.EROFS, refused.value)
-    assert only_line(mount)[1:] == ["4711", "orders/append", "-", "EROFS", "the store is read-only: the disk failed"]
+    reason = f"the store is read-only: {store.read_only_reason}"
+    assert only_line(mount)[1:] == ["4711", "orders/append", "-", "EROFS", reason]
 
 
-def test_a_mount_that_only_reads_says_so(mount: Mount, store: FakeStore) -> None:
-    store.mode = OpenMode.FOLLOW
-    with pytest.raises(FilesystemError, match="the store is read-only: the store is mounted to follow"):
-        mount.fs.open(mount.stat("orders/append").inode, os.O_WRONLY)
+def test_a_mount_that_only_reads_says_so(store: MessageStore) -> None:
+    with open_small(store.path, OpenMode.FOLLOW) as followed:
+        mount = Mount(followed)
+        with pytest.raises(FilesystemError, match="the store is read-only: another process writes it"):
+            mount.fs.open(mount.stat("orders/append").inode, os.O_WRONLY)
 
 
 def test_a_topic_that_can_be_none_and_a_command_that_is_none(mount: Mount) -> None:
@@ -275,9 +281,11 @@ def test_each_user_sees_their_own_and_the_owner_sees_all(mount: Mount) -> None:
     assert seen == {1001: ["hunter1"], 1002: ["hunter2"], 1003: [], 0: ["hunter1", "hunter2"], 1234: seen[0]}
 
 
-def test_a_topic_that_takes_no_messages(mount: Mount, store: FakeStore) -> None:
+def test_a_topic_that_takes_no_messages(mount: Mount, store: MessageStore) -> None:
     assert mount.stat("orders/append").mode & 0o777 == mount.stat("orders/0/append").mode & 0o777 == 0o644
-    store.unwritable.add("orders")
+    topics = store.path / "config" / "topics.json"
+    topics.write_text(topics.read_text().replace('"perm": 6', '"perm": 4'))
+    assert store._topics.reload()
     for path in ("orders/append", "orders/0/append"):
         shown = mount.stat(path)
         assert shown.mode & 0o777 == 0o444

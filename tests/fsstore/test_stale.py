@@ -7,24 +7,25 @@ from dataclasses import replace
 
 import pytest
 
-from engine import Message
+from engine import Message, MessageStore
 from fsstore.interface import ROOT_INODE, FilesystemError
-from tests.fsstore.conftest import Mount
-from tests.fsstore.fakestore import FakeStore
+from tests.fsstore.conftest import Mount, expire, one_a_file
 
 
-def test_the_inodes_of_expired_messages_are_told(mount: Mount, store: FakeStore) -> None:
+@one_a_file
+def test_the_inodes_of_expired_messages_are_told(mount: Mount, store: MessageStore) -> None:
     for _ in range(20):
         store.put(Message("orders", b""), 0)
     inodes = [mount.stat(f"orders/0/{offset}").inode for offset in range(20)]
-    assert list(mount.fs.expired(store.expire("orders", 0, 12))) == inodes[:12]
+    assert list(mount.fs.expired(expire(store, "orders", 0, 12))) == inodes[:12]
 
 
-def test_where_not_all_that_expired_is_known_the_queues_directory_is_stale(mount: Mount, store: FakeStore) -> None:
+@one_a_file
+def test_where_not_all_that_expired_is_known_the_queues_directory_is_stale(mount: Mount, store: MessageStore) -> None:
     for _ in range(20):
         store.put(Message("orders", b""), 0)
     directory, known = mount.stat("orders/0").inode, mount.stat("orders/0/11").inode
-    expired = store.expire("orders", 0, 12)
+    expired = expire(store, "orders", 0, 12)
     told = mount.fs.expired(replace(expired, physical_offsets=expired.physical_offsets[10:]))
     assert {directory, known} <= set(told)
     with pytest.raises(FilesystemError) as refused:
@@ -33,7 +34,7 @@ def test_where_not_all_that_expired_is_known_the_queues_directory_is_stale(mount
     assert mount.stat("orders/0").inode != directory
 
 
-def test_a_queue_that_was_made_anew_is_told_with_all_that_was_in_it(mount: Mount, store: FakeStore) -> None:
+def test_a_queue_that_was_made_anew_is_told_with_all_that_was_in_it(mount: Mount, store: MessageStore) -> None:
     paths = ("orders/0", "orders/0.log", "@parquet/topic=orders/queue=0")
     for queue in (0, 1):
         store.put(Message("orders", b"old"), queue)
@@ -45,23 +46,25 @@ def test_a_queue_that_was_made_anew_is_told_with_all_that_was_in_it(mount: Mount
     assert [mount.stat(path.replace("0", "1")).inode for path in paths] == others
 
 
-def test_nothing_is_told_of_a_queue_that_the_kernel_does_not_know(mount: Mount, store: FakeStore) -> None:
+@one_a_file
+def test_nothing_is_told_of_a_queue_that_the_kernel_does_not_know(mount: Mount, store: MessageStore) -> None:
     store.put(Message("orders", b""), 0)
     mount.stat("orders")
-    assert list(mount.fs.expired(store.expire("orders", 0, 1))) == []
+    assert list(mount.fs.expired(expire(store, "orders", 0, 1))) == []
 
 
-def test_a_stream_is_looked_up_each_time_for_its_first_message_may_have_gone(mount: Mount, store: FakeStore) -> None:
+@one_a_file
+def test_a_stream_is_looked_up_each_time_for_its_first_message_may_have_gone(mount: Mount, store: MessageStore) -> None:
     for _ in range(3):
         store.put(Message("orders", b""), 0)
     before = mount.stat("orders/0.log")
     assert before.entry_timeout == 0
-    store.expire("orders", 0, 1)
+    expire(store, "orders", 0, 1)
     assert mount.stat("orders/0.log").inode != before.inode
 
 
 def test_a_topic_that_went_is_told_once_is_stale_and_its_inodes_are_not_used_again(
-    mount: Mount, store: FakeStore
+    mount: Mount, store: MessageStore
 ) -> None:
     store.put(Message("orders", b"old"), 0)
     before = {path: mount.stat(path).inode for path in ("orders", "orders/0", "orders/0.log", "orders/keys")}
@@ -78,13 +81,13 @@ def test_a_topic_that_went_is_told_once_is_stale_and_its_inodes_are_not_used_aga
         assert mount.stat(path).inode != inode
 
 
-def test_topics_that_came_are_not_named(mount: Mount, store: FakeStore) -> None:
+def test_topics_that_came_are_not_named(mount: Mount, store: MessageStore) -> None:
     store.create_topic("orders")
     assert mount.fs.topics_changed() == []
     assert mount.stat("orders")
 
 
-def test_a_forgotten_directory_is_found_again(mount: Mount, store: FakeStore) -> None:
+def test_a_forgotten_directory_is_found_again(mount: Mount, store: MessageStore) -> None:
     store.create_topic("orders")
     inode = mount.stat("orders").inode
     mount.stat("orders")
@@ -94,7 +97,7 @@ def test_a_forgotten_directory_is_found_again(mount: Mount, store: FakeStore) ->
     assert mount.stat("orders").inode != inode
 
 
-def test_a_listed_name_counts_as_one_lookup(mount: Mount, store: FakeStore) -> None:
+def test_a_listed_name_counts_as_one_lookup(mount: Mount, store: MessageStore) -> None:
     store.create_topic("orders")
     handle = mount.fs.opendir(ROOT_INODE).handle
     batch = mount.fs.readdir(handle, 0, 10)
