@@ -977,7 +977,7 @@ class _WriteSide:
         self._log = log
         self._taken_over = recovered.was_clean
         self.dispatcher = dispatcher
-        self.writer = Writer(log, queues, dispatcher, topics, parts.dispatcher.levels, config, refusal)
+        self.writer = Writer(log, queues, dispatcher, topics, parts.levels, config, refusal)
         self.durability = Durability(
             parts, dispatcher, recovered.queues, recovered.unread, config.flush, refusal.note_flush_failure
         )

@@ -7,7 +7,7 @@ for a record's tag that RocketMQ adds since version 5.4.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +21,9 @@ from engine.record.scan import ScannedRecords
 from engine.results import Problem, ProblemKind
 
 if TYPE_CHECKING:
+    from engine.derived.comparison import Extent
     from engine.derived.index import Index
+    from engine.log.sequence import Suspect
 
 Array = np.ndarray[Any, Any]
 
@@ -35,7 +37,7 @@ class Part(NamedTuple):
 
 
 class CheckedIndex:
-    """Compares the index with the keys that `put_many` gets. Thread safety: one caller."""
+    """Compares an index: see `engine.derived.comparison.Comparison`."""
 
     def __init__(self, index: Index, begin: int, *, is_settled: bool = True) -> None:
         """`begin` is the physical offset of the log's begin: keys of earlier records are not compared. Not
@@ -55,19 +57,21 @@ class CheckedIndex:
         self._missing: list[tuple[int, int]] = []
         self._surplus: list[tuple[int, int]] = []
 
-    def announce(self, found: ScannedRecords) -> None:
-        """Take the records whose keys come with the next `put_many`: the index may have entries for their tags."""
-        if len(found):
-            self._surplus_until(int(found.records.headers["physical_offset"][0]))
+    def put_scanned(self, found: ScannedRecords) -> None:
+        if not len(found):
+            return
+        self._surplus_until(int(found.records.headers["physical_offset"][0]))
         starts, sizes = found.properties.tags
         rows = np.flatnonzero(sizes)
         topics = topic_hashes([f"{topic}#{TAG_TYPE}" for topic in found.topics])[found.topic_rows[rows]]
         hashes = slices_index_hashes(topics, found.records.log, starts[rows], sizes[rows])
         self._tags = (found.records.headers["physical_offset"][rows], hashes)
+        self._put(*found.keys[:3])
 
-    def put_many(
-        self, key_hashes: Array, physical_offsets: Array, store_times_ms: Array, more_records: bool = False
-    ) -> None:
+    def take_back(self, suspect: Suspect) -> None:
+        """The keys stay: the index has no queue offsets."""
+
+    def _put(self, key_hashes: Array, physical_offsets: Array, store_times_ms: Array) -> None:
         """Compare the next entries with these keys, in this order. Arrays have the shape (k,)."""
         if not len(key_hashes):
             return
@@ -150,9 +154,8 @@ class CheckedIndex:
                 self._problems.append((int(part.entries["physical_offset"][int(wrong[0])]), problem))
             first, told = first + len(part.entries), told + len(rows)
 
-    def problems(self, begin: int, end: int, written_from: int | None) -> Iterator[Problem]:
-        """The problems of records in [begin, end), physical offsets, after all keys of records before `end` were put.
-        The log may begin at `begin` by now. `written_from`: see `chain_problems`."""
+    def problems(self, extent: Extent, progress: Callable[[], None]) -> Iterator[Problem]:
+        begin, end = extent.begin(""), extent.end
         yield from (problem for physical_offset, problem in self._problems if physical_offset >= begin)
         missing = [found for found in self._missing if found[0] >= begin]
         if missing:
@@ -169,7 +172,7 @@ class CheckedIndex:
             text = "no index file of this store's sizes"
             yield Problem(ProblemKind.FOREIGN_FILE, f"index/{path.name}", -1, text)
         for file in self._files:
-            yield from chain_problems(self._index, file, written_from)
+            yield from chain_problems(self._index, file, end if extent.is_written else None)
         for before, after in pairwise(self._files):
             yield from order_problems(before, after)
 

@@ -1,45 +1,32 @@
 """Checking consume queues: their entries, compared with those that a rebuild would write.
 
-A store's `Dispatcher` puts entries into these queues, which compare and store none. A queue ends before an entry with
-an invalid size (`valid_prefix` in `engine.derived.queue_end`). `engine.results` has the kinds of findings.
+A queue ends before an entry with an invalid size (`valid_prefix` in `engine.derived.queue_end`). `engine.results` has
+the kinds of findings.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from engine.derived.consume_queue import ConsumeQueue
+from engine.derived.scanned_rows import consecutive_runs, rows_by_queue
 from engine.errors import ReadError
 from engine.files.file_scan import file_name
 from engine.log.entries import ENTRY, LAST_EXTENSION_CODE, Entries, is_pre_blank
 from engine.log.sequence import SPARE, Suspect
-from engine.results import DamagedRange, Problem, ProblemKind
+from engine.record.header import MAX_OFFSET
+from engine.results import Problem, ProblemKind
 
 if TYPE_CHECKING:
+    from engine.derived.comparison import Extent
     from engine.derived.consume_queues import ConsumeQueues
+    from engine.record.scan import ScannedRecords
+    from engine.settings.delay_levels import DelayLevels
 
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """The checked physical offsets [begin(topic), end) of each topic; damaged ranges; `is_moved` as of `LogScan`."""
-
-    begin: Callable[[str], int]
-    end: int
-    damaged: list[DamagedRange]
-    is_moved: Callable[[int, int, int], bool]
-
-    def explains(self, topic: str, physical_offsets: Array) -> Array:
-        """Whether each physical offset may lack a good record, in damage or out of the extent: bool (n,)."""
-        found = (physical_offsets < self.begin(topic)) | (physical_offsets >= self.end)
-        for damage in self.damaged:
-            found |= (physical_offsets >= damage.start) & (physical_offsets < damage.end)
-        return np.asarray(found)
 
 
 class _Wrong(NamedTuple):
@@ -65,8 +52,8 @@ class CheckedQueue:
         self._gaps: list[tuple[int, int]] = []
         self._wrong: list[_Wrong] = []
 
-    def append(self, queue_offset: int, entries: Entries, text_bytes: Array | None = None) -> int:
-        """Compare the queue's entries from `queue_offset` on with `entries`; return their number."""
+    def append(self, queue_offset: int, entries: Entries) -> None:
+        """Compare the queue's entries from `queue_offset` on with `entries`."""
         if self._first is None:
             self._first = self.max_offset = queue_offset
         if queue_offset > self.max_offset:
@@ -75,7 +62,6 @@ class CheckedQueue:
             self.drop_from(queue_offset)
         self._compare(queue_offset, entries)
         self.max_offset = queue_offset + len(entries)
-        return len(entries)
 
     def drop_from(self, queue_offset: int) -> None:
         """Forget the entries from `queue_offset` on that were appended."""
@@ -83,10 +69,6 @@ class CheckedQueue:
         self._gaps = [gap for gap in self._gaps if gap[1] <= queue_offset]
         self._first = queue_offset if self._first is None else min(self._first, queue_offset)
         self.max_offset = queue_offset
-
-    def append_one(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> int:
-        """`append` one entry."""
-        return self.append(queue_offset, np.array([(physical_offset, size, tags_code)], ENTRY))
 
     def _compare(self, queue_offset: int, entries: Entries) -> None:
         found = self._entries(queue_offset, len(entries))
@@ -124,8 +106,8 @@ class CheckedQueue:
         first = self._queue.files.first if self._queue else None
         return first.start // ENTRY.itemsize if first else 0
 
-    def problems(self, extent: Extent, live: bool) -> Iterator[Problem]:
-        """The queue's problems, after dispatch of all records. `live`: the store is open, and its files may grow."""
+    def problems(self, extent: Extent) -> Iterator[Problem]:
+        """The queue's problems, after all records."""
         begin = extent.begin(self.topic)
         for wrong in self._wrong:
             if wrong.physical_offset >= begin:
@@ -139,7 +121,7 @@ class CheckedQueue:
         for kind, path, size in [(one.kind, one.path.name, one.found_bytes) for one in self._queue.files.problems]:
             text = f"a {kind} file of {size:,} bytes"
             yield Problem(ProblemKind.FOREIGN_FILE, f"{self._folder}/{path}", -1, text)
-        if not live:
+        if not extent.is_open:
             yield from self._stale()
 
     def _idle(self, start: int, end: int, extent: Extent) -> Iterator[Problem]:
@@ -148,7 +130,7 @@ class CheckedQueue:
         entries = self._entries(start, max(end - start, 0))
         places = entries["physical_offset"].astype(np.int64)
         fillers = self._repeat(start - 1, entries) | self._repeat(end, entries)
-        rows = np.flatnonzero(~is_pre_blank(entries) & ~extent.explains(self.topic, places) & ~fillers).tolist()
+        rows = np.flatnonzero(~is_pre_blank(entries) & ~_explained(extent, self.topic, places) & ~fillers).tolist()
         if len(rows) <= SPARE:
             rows = [
                 row for row in rows if not extent.is_moved(int(places[row]), int(entries["size"][row]), start + row)
@@ -193,16 +175,16 @@ class CheckedQueue:
 
 
 class CheckedQueues:
-    """Compares all queues of a store with the entries that dispatch puts."""
+    """Compares all queues of a store: see `engine.derived.comparison.Comparison`."""
 
-    def __init__(self, queues: ConsumeQueues, *, are_extended: bool) -> None:
+    def __init__(self, queues: ConsumeQueues, levels: DelayLevels, *, are_extended: bool) -> None:
         """`are_extended`: tags codes may be addresses in extension files."""
         self._queues = queues
+        self._levels = levels
         self._are_extended = are_extended
         self._checked: dict[tuple[str, int], CheckedQueue] = {}
 
-    def get_or_create(self, topic: str, queue_id: int) -> CheckedQueue:
-        """The queue, for the dispatcher."""
+    def _queue(self, topic: str, queue_id: int) -> CheckedQueue:
         known = self._checked.get((topic, queue_id))
         if known is None:
             queue = self._queues.get(topic, queue_id)
@@ -210,14 +192,31 @@ class CheckedQueues:
             self._checked[topic, queue_id] = known
         return known
 
-    def take_back(self, suspect: Suspect) -> None:
-        """Forget the entry of a dispatched record whose queue offset turned out to be wrong."""
-        self.get_or_create(suspect.topic, suspect.queue_id).drop_from(suspect.expected)
+    def put_scanned(self, found: ScannedRecords) -> None:
+        for rows in rows_by_queue(found, self._levels) if len(found) else ():
+            queue = self._queue(rows.topic, rows.queue_id)
+            for start, end in consecutive_runs(rows.queue_offsets):
+                queue.append(int(rows.queue_offsets[start]), rows.entries[start:end])
 
-    def problems(self, extent: Extent, live: bool, progress: Callable[[], None]) -> Iterator[Problem]:
-        """The problems of all queues."""
+    def take_back(self, suspect: Suspect) -> None:
+        self._queue(suspect.topic, suspect.queue_id).drop_from(suspect.expected)
+
+    def problems(self, extent: Extent, progress: Callable[[], None]) -> Iterator[Problem]:
         for queue in self._queues:
-            self.get_or_create(queue.topic, queue.queue_id)
+            self._queue(queue.topic, queue.queue_id)
         for _, checked in sorted(self._checked.items()):
-            yield from checked.problems(extent, live)
+            yield from checked.problems(extent)
             progress()
+        for (topic, queue_id), error in (self._queues.unread or {}).items():
+            path = f"consumequeue/{topic}/{queue_id}/{error.path.name}"
+            yield Problem(ProblemKind.CONSUME_QUEUE, path, error.position, error.reason)
+
+
+def _explained(extent: Extent, topic: str, physical_offsets: Array) -> Array:
+    """Whether each physical offset may lack a good record, in damage or out of the extent: bool (n,). The queues of an
+    open store may have grown."""
+    end = max(extent.end, extent.scanned_end) if extent.is_open else MAX_OFFSET
+    found = (physical_offsets < extent.begin(topic)) | (physical_offsets >= end)
+    for damage in extent.damaged:
+        found |= (physical_offsets >= damage.start) & (physical_offsets < damage.end)
+    return np.asarray(found)

@@ -4,7 +4,7 @@
 
 One writer (dispatch), any readers. A result is a candidate: the files hold hashes, so the caller reads the record and
 compares. The encoder (engine.record.kernel.encode) gives the keys of records that are put, and
-`ScannedRecords.index_keys` those of a scan. Keys wait in a memtable, which queries search, and are written to the files
+`ScannedRecords.keys` those of a scan. Keys wait in a memtable, which queries search, and are written to the files
 some thousand at a time.
 """
 
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +28,10 @@ from engine.record.kernel.chain import KeyIndex
 from engine.record.kernel.encode import EncodedBatch
 from engine.record.kernel.keys import MEMTABLE_KEYS as MEMTABLE_KEYS
 from engine.record.kernel.keys import MOST_CHAINED, KeyMemtable
-from engine.settings.config import Clock
+from engine.settings.config import EMBEDDED_SIZES, Clock
+
+if TYPE_CHECKING:
+    from engine.record.scan import ScannedRecords
 
 Array = np.ndarray[Any, Any]
 
@@ -135,6 +138,11 @@ class Index(KeyIndex):
                 if len(memtable) >= MEMTABLE_KEYS:
                     self.settle()
             memtable.needs_room |= more_records
+
+    def put_scanned(self, found: ScannedRecords) -> None:
+        """Add the keys of records of a scan. Records that the index has are skipped. StoreFullError."""
+        if len(found):
+            self.put_many(*found.keys)
 
     def settle(self) -> None:
         """Write the waiting keys to the files, as far as there is space. The others keep waiting."""
@@ -290,6 +298,10 @@ class Index(KeyIndex):
             self._unsynced, self._unsynced_names = set(), []
             self.directory, self.access = directory, access
             self.slots, self.entries = slots, entries
+
+    def begin_anew(self, folder: Path, access: Access) -> None:
+        """FOLLOW: make new files below `folder` from now on."""
+        self.move(folder / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)
 
     def destroy(self) -> None:
         """Delete every file of the index, before a rebuild. `foreign` files stay. OSError."""

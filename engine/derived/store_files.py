@@ -11,13 +11,14 @@ from engine.settings.config import FileSizes
 if TYPE_CHECKING:
     from engine.derived.consume_queues import ConsumeQueues
     from engine.derived.deleted_topics import DeletedTopics
-    from engine.derived.dispatch import Dispatcher
+    from engine.derived.derived import Derived
     from engine.derived.index import Index
     from engine.files.disk import Disk
     from engine.files.ignored import IgnoredErrors
     from engine.files.layout import StoreLayout
     from engine.files.mapped_file import Access
     from engine.log.commit_log import CommitLog
+    from engine.settings.delay_levels import DelayLevels
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,9 @@ class StoreFiles:
     log: CommitLog
     queues: ConsumeQueues
     index: Index
-    dispatcher: Dispatcher
+    derived: tuple[Derived, ...]
+    """What follows from the log, in the order in which a record is dispatched."""
+    levels: DelayLevels
     deleted: DeletedTopics
     multi_dispatch: bool
     """Whether the config allows secondary slots."""

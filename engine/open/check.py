@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from engine.derived.checkpoint import CHECKPOINT_BYTES, read_checkpoint
 from engine.derived.compare_index import CheckedIndex
-from engine.derived.compare_queues import CheckedQueues, Extent
-from engine.derived.consume_queues import ConsumeQueues
+from engine.derived.compare_queues import CheckedQueues
+from engine.derived.comparison import Comparison, Extent
 from engine.derived.coverage import shows_multi_dispatch
-from engine.derived.dispatch import Dispatcher
-from engine.derived.index import Index
 from engine.derived.marks import read_recovery_point
 from engine.errors import ConfigFileError, ReadError
 from engine.files.file_queue import FileQueue
@@ -20,12 +18,11 @@ from engine.files.layout import StoreLayout
 from engine.files.mapped_file import used_end
 from engine.log.evidence import Evidence
 from engine.log.scan import LogScan
-from engine.log.sequence import Seed
+from engine.log.sequence import Seed, Suspect
 from engine.open.features import has_extensions
 from engine.open.geometry import ChosenSizes
 from engine.open.preflight import obstacles, unreadable
 from engine.open.recover import evidence_at_rest, files_end
-from engine.record.header import MAX_OFFSET
 from engine.results import CheckProgress, DamagedRange, Problem, ProblemKind
 from engine.settings.notes import read_backup_note
 from engine.settings.shape_files import read_sizes, read_used_paths
@@ -90,10 +87,15 @@ class Check:
         """All problems."""
         parts = self._parts
         begin = self._log.min_offset
-        queues = CheckedQueues(parts.queues, are_extended=has_extensions(parts.layout))
-        index = CheckedIndex(parts.index, begin, is_settled=self._evidence.is_clean or self._end is not None)
-        # The checked queues and index get the entries that dispatch would write, and compare them.
-        dispatcher = Dispatcher(cast(ConsumeQueues, queues), cast(Index, index), parts.dispatcher.levels)
+        compared: tuple[Comparison, ...] = (
+            CheckedQueues(parts.queues, parts.levels, are_extended=has_extensions(parts.layout)),
+            CheckedIndex(parts.index, begin, is_settled=self._evidence.is_clean or self._end is not None),
+        )
+
+        def take_back(suspect: Suspect) -> None:
+            for kind in compared:
+                kind.take_back(suspect)
+
         yield from file_problems(parts.layout, parts.log.files)
         scan = LogScan(
             self._log.files,
@@ -101,14 +103,15 @@ class Check:
             self._seed(),
             evidence=self._evidence,
             end=self._end,
-            disproved=queues.take_back,
+            disproved=take_back,
             multi_dispatch=parts.multi_dispatch or shows_multi_dispatch(self._log, parts.queues, begin),
             progress=self._tell,
         )
         known = 0
         for found in scan:
-            index.announce(found)
-            dispatcher.put_scanned(parts.deleted.without_queues(found))
+            queued = parts.deleted.without_queues(found)
+            for kind in compared:
+                kind.put_scanned(queued)
             yield from self._damage_problems(scan.damaged[known:])
             known = len(scan.damaged)
         yield from self._damage_problems(scan.damaged[known:])
@@ -117,17 +120,18 @@ class Check:
             yield from self._tail_problems(end)
         elif scan.end < end:
             yield self._at(ProblemKind.BAD_RECORD, scan.end, f"no record from there on, to the log's end at {end}")
-        self._stage = "comparing queues"
-        begin_of = self._begins() if self._begins is not None else lambda topic: begin
-        last = MAX_OFFSET if self._end is None else max(end, scan.end)  # an open store's queues may have grown
-        extent = Extent(begin_of, last, scan.damaged, scan.is_moved)
-        yield from queues.problems(extent, self._end is not None, lambda: self._tell(self._done))
-        for (topic, queue_id), error in (parts.queues.unread or {}).items():
-            path = f"consumequeue/{topic}/{queue_id}/{error.path.name}"
-            yield Problem(ProblemKind.CONSUME_QUEUE, path, error.position, error.reason)
-        self._stage = "comparing the index"
-        self._tell(self._done)
-        yield from index.problems(begin_of(""), end, end if self._begins is not None else None)
+        extent = Extent(
+            self._begins() if self._begins is not None else lambda topic: begin,
+            end,
+            scan.end,
+            scan.damaged,
+            scan.is_moved,
+            is_open=self._end is not None,
+            is_written=self._begins is not None,
+        )
+        self._stage = "comparing queues and index"
+        for kind in compared:
+            yield from kind.problems(extent, lambda: self._tell(self._done))
         if self._end is None:
             yield from self._checkpoint_problems(scan.newest.store_time_ms if scan.newest else 0)
 

@@ -16,8 +16,9 @@ from pathlib import Path
 from engine.deadline import uncollected
 from engine.derived.consume_queues import ConsumeQueues
 from engine.derived.deleted_topics import DeletedTopics
-from engine.derived.dispatch import Dispatcher
 from engine.derived.index import Index
+from engine.derived.index_from_log import IndexFromLog
+from engine.derived.queues_from_log import QueuesFromLog
 from engine.derived.store_files import StoreFiles
 from engine.errors import NotAStoreError, RefusedReadError, StoreLockedError
 from engine.files.disk import Disk, make_directory, remove_file, write_durably
@@ -88,15 +89,17 @@ def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes,
         stack.callback(index.close)
         index.load()
         stack.pop_all()
+    log, deleted = CommitLog(files, config.clock), DeletedTopics(layout.deleted_topics, config.disk)
     return StoreFiles(
         layout,
         access,
         config.disk,
-        CommitLog(files, config.clock),
+        log,
         queues,
         index,
-        Dispatcher(queues, index, config.delay_levels),
-        DeletedTopics(layout.deleted_topics, config.disk),
+        (QueuesFromLog(log, queues, deleted, config.delay_levels), IndexFromLog(log, index)),
+        config.delay_levels,
+        deleted,
         config.multi_dispatch,
         ignored,
     )

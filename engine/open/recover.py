@@ -16,18 +16,17 @@ import errno
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from engine.derived.checkpoint import read_checkpoint, read_committed_entry
-from engine.derived.coverage import index_start, queues_complete, shows_multi_dispatch
+from engine.derived.coverage import shows_multi_dispatch
 from engine.derived.deleted_topics import DeletedTopics
-from engine.derived.dispatch import dispatch_scanned, take_back
+from engine.derived.derived import Basis, Derived, Losses
 from engine.derived.marks import QueueExtents, RecoveryPoint, queue_extent, read_clean_mark, read_recovery_point
-from engine.errors import ReadError, RefusedReadError
+from engine.errors import ReadError
 from engine.files.file_queue import FileQueue
 from engine.files.file_scan import written_ns
 from engine.files.layout import StoreLayout
@@ -36,7 +35,7 @@ from engine.log.commit_log import CommitLog
 from engine.log.entries import ENTRY, Entries
 from engine.log.evidence import Evidence, QueueEvidence, read_evidence, with_entries
 from engine.log.scan import LogScan
-from engine.log.sequence import SPARE, Seed
+from engine.log.sequence import SPARE, Seed, Suspect
 from engine.log.tombstone import fits_tombstone, keep_bytes, write_tombstone
 from engine.log.unread import Range, UnreadRanges, keep_entries, parts_of
 from engine.open.quarantine import keep_records, quarantine, written_after
@@ -205,8 +204,6 @@ class _Recovery:
 
     def run(self, rebuild_index: bool, began: float) -> RecoveryResult:
         parts, log = self._parts, self._log
-        if rebuild_index:
-            self._drop_index("its sizes")
         trusted_end = self._point.physical_end if self._point else self._rocketmq_start()
         if parts.access is Access.WRITE and not self._clean:
             self._unproved = log.files.cached_ranges(trusted_end)
@@ -215,7 +212,7 @@ class _Recovery:
         self._evidence = evidence_at_rest(
             log, parts.queues, parts.deleted, self._point, clean=self._clean, start=trusted_end
         )
-        start = self._prepare(trusted_end)
+        start = self._prepare(Basis(trusted_end, self._point, self._clean, not rebuild_index))
         self._log_scan = LogScan(
             log.files,
             start,
@@ -223,13 +220,14 @@ class _Recovery:
             evidence=self._evidence,
             trusted_end=trusted_end,
             earliest_ms=self._earliest_ms(start),
-            disproved=partial(take_back, parts.queues),
+            disproved=self._take_back,
             multi_dispatch=self._multi_dispatch,
             progress=self._tell if self._progress else None,
         )
         for found in self._log_scan:
             queued = parts.deleted.without_queues(found)
-            dispatch_scanned(parts.dispatcher, parts.queues, log.files, queued, self._log_scan.damaged, self._keep)
+            for kind in parts.derived:
+                kind.put_scanned(queued, Losses(self._log_scan.damaged, self._keep))
         found_end = self._log_scan.end
         for topic in parts.deleted.keep_left_out(found_end, durably=parts.access is Access.WRITE):
             self._notes.append(
@@ -296,9 +294,9 @@ class _Recovery:
                 return file.start
         return files[0].start
 
-    def _prepare(self, trusted_end: int) -> int:
-        """Cut or drop derived data that can't be trusted; return the physical offset at which the scan begins."""
-        parts, log = self._parts, self._log
+    def _prepare(self, basis: Basis) -> int:
+        """Cut or destroy derived data that can't be trusted; return the physical offset at which the scan begins."""
+        parts, log, trusted_end = self._parts, self._log, basis.trusted_end
         log.files.drop_empty()
         self._look_for_multi_dispatch(trusted_end)
         entries = sum(queue.max_offset - queue.first_offset for queue in parts.queues) if not log.files.files else 0
@@ -307,105 +305,37 @@ class _Recovery:
                 "no file of the commit log is there, as after a power cut before it reached the disk:"
                 f" queues lose {entries:,} entries that led there"
             )
-        parts.queues.truncate(trusted_end)
-        self._truncate_index(self._index_end(trusted_end))
-        start = max(min(trusted_end, self._index_from(trusted_end)), log.min_offset)
-        queues_trusted = self._queues_trusted(trusted_end)
-        if not queues_trusted:
-            start = log.min_offset
+        proofs = [(kind, kind.prove(basis)) for kind in parts.derived]
+        start = max(min(trusted_end, *(proof.end for _, proof in proofs)), log.min_offset)
         again = max(min((first for first, _ in self._unread.again), default=trusted_end), log.min_offset)
         start = min(start, again)
         if start < trusted_end:
             self._look_for_multi_dispatch(start)
             self._evidence = with_entries(self._evidence, parts.queues, start, trusted_end)
-        if not queues_trusted:
-            self._drop_queues()
-        if again < trusted_end:  # a range that was refused is readable: its derived data is made again
-            parts.queues.truncate(again)
-            self._truncate_index(again)
+        for kind, proof in proofs:
+            if proof.unfit is not None:
+                self._rebuilt.append(proof.unfit)
+                self._destroy(kind)
+            elif again < trusted_end:  # a range that was refused is readable: its derived data is made again
+                kind.truncate(again)
         return start
 
-    def _truncate_index(self, physical_end: int) -> None:
-        """Cut the index. If the disk refuses it: with access WRITE RefusedReadError (set it aside), else it is made
-        again in memory."""
-        try:
-            self._parts.index.truncate(physical_end, self._log.stored_ms)
-        except RefusedReadError as error:
-            if self._parts.access is Access.WRITE:
-                raise
-            self._drop_index(str(error))
+    def _destroy(self, kind: Derived) -> None:
+        """Destroy derived data. With access WRITE the foreign files in its folder, perhaps a broker's, are kept."""
+        root = self._parts.layout.root
+        for path in filter(Path.is_file, kind.foreign) if self._parts.access is Access.WRITE else ():
+            name = str(path.relative_to(root))
+            moved = quarantine(self._parts.layout, name, self._parts.disk)
+            self._notes.append(f"moved {name}, whose sizes are not this store's, to {moved}")
+        kind.destroy()
+
+    def _take_back(self, suspect: Suspect) -> None:
+        for kind in self._parts.derived:
+            kind.take_back(suspect)
 
     def _look_for_multi_dispatch(self, start: int) -> None:
         """Look for multi-dispatch in the queues before their entries for records from `start` on are dropped."""
         self._multi_dispatch = self._multi_dispatch or shows_multi_dispatch(self._log, self._parts.queues, start)
-
-    def _queues_trusted(self, trusted_end: int) -> bool:
-        """Whether the queues lead to every record before `trusted_end`, by the mark or by a check."""
-        point, parts = self._point, self._parts
-        if point is None or point.log_begin != self._log.min_offset:
-            return queues_complete(self._log, parts.queues, parts.deleted, trusted_end)
-        for topic, extents in point.queues.items():
-            if parts.deleted.until(topic) >= trusted_end:
-                continue
-            for queue_id, extent in extents.items():
-                queue = parts.queues.get(topic, queue_id)
-                if queue is None or queue_extent(queue) != extent:
-                    return False
-        return True
-
-    def _drop_queues(self) -> None:
-        """Destroy the queues with records in the log. Others stay: their queue offsets are not given again."""
-        for queue in list(self._parts.queues):
-            if queue.physical_end > self._log.min_offset or queue.physical_end < 0:
-                queue.truncate(-1)
-                queue.destroy()
-        self._rebuilt.append("consume queues")
-
-    def _index_end(self, trusted_end: int) -> int:
-        """Physical offset up to which the index is kept: whole if another program closed it, because fsstore can't make
-        all of its entries."""
-        closed_by_another = self._point is None and self._clean
-        return files_end(self._log.files) if closed_by_another else trusted_end
-
-    def _index_from(self, trusted_end: int) -> int:
-        """Physical offset from which the log must be read for the index. A wrong index is dropped."""
-        point, index, begin = self._point, self._parts.index, self._log.min_offset
-        if point is not None and point.log_begin == begin:
-            names = tuple(file.file.path.name for file in index.files)
-            as_covered = names[: len(point.index_files)] == point.index_files
-            if as_covered and index.last_physical_offset == point.index_physical_offset:
-                return trusted_end
-            self._drop_index("it is not as it was left")
-            return begin
-        if not self._clean and self._drop_expired_keys():
-            return begin
-        start = index_start(self._log, index, trusted_end)
-        if start == begin < trusted_end:
-            self._drop_index("it does not hold every key")
-        elif point is not None and start < trusted_end:
-            # a killed rebuild may have stored only some of that record's keys
-            index.truncate(index.last_physical_offset, self._log.stored_ms)
-        return start
-
-    def _drop_expired_keys(self) -> bool:
-        """Drop index files whose records have expired, because a power cut may have torn them unseen. Return whether
-        that is the whole index."""
-        index, begin = self._parts.index, self._log.min_offset
-        if 0 <= index.last_physical_offset < begin:
-            self._drop_index("all of its records are gone")
-            return True
-        index.delete_expired(begin)
-        return False
-
-    def _drop_index(self, reason: str) -> None:
-        if self._parts.index.files or self._parts.index.foreign:
-            self._rebuilt.append(f"index ({reason})")
-        if self._parts.access is Access.WRITE:
-            # files of other sizes may be a broker's: they are kept
-            for path in filter(Path.is_file, self._parts.index.foreign):
-                moved = quarantine(self._parts.layout, f"index/{path.name}", self._parts.disk)
-                self._notes.append(f"moved index/{path.name}, whose sizes are not this store's, to {moved}")
-        self._parts.index.destroy()
 
     def _seed(self, start: int) -> Seed:
         """The queue offsets from `start` on, according to the queues."""
@@ -443,9 +373,9 @@ class _Recovery:
         if parts.access is Access.WRITE:
             self._notes += keep_records(parts.layout, log_files, end, parts.disk)
         self._write_tombstones()
-        parts.queues.truncate(end)
+        for kind in parts.derived:
+            kind.truncate(end)
         self._take_numbers()
-        parts.index.truncate(end, parts.log.stored_ms)
         if parts.access is Access.WRITE and self._log.files.last is not None:
             self._bring_to_disk(end, min(trusted_end, end))
         if parts.access is Access.PRIVATE:

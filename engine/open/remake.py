@@ -8,6 +8,7 @@ import numpy as np
 
 from engine.deadline import check_deadline
 from engine.derived.remade import Made
+from engine.derived.scanned_rows import rows_by_queue
 from engine.log.entries import ENTRY
 from engine.log.scan import LogScan
 
@@ -43,7 +44,7 @@ class LogEntries:
         )
         offsets, entries = [np.zeros(0, np.int64)], [np.zeros(0, ENTRY)]
         for found in scan:
-            for rows in parts.dispatcher.rows_by_queue(parts.deleted.without_queues(found)):
+            for rows in rows_by_queue(parts.deleted.without_queues(found), parts.levels):
                 if (rows.topic, rows.queue_id) == (topic, queue_id):
                     offsets.append(rows.queue_offsets)
                     entries.append(rows.entries)

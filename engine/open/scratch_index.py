@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.derived.dispatch import dispatch_scanned, take_back
+from engine.derived.derived import Losses
 from engine.errors import RefusedReadError
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.scratch import ScratchDirectory
 from engine.log.scan import LogScan
 from engine.record.scan import ScannedRecords
 from engine.results import NewestRecord
-from engine.settings.config import CONSUME_QUEUE_ENTRY_BYTES, EMBEDDED_SIZES, RecoveryProgress
+from engine.settings.config import RecoveryProgress
 
 if TYPE_CHECKING:
     from engine.derived.store_files import StoreFiles
+    from engine.log.sequence import Suspect
     from engine.settings.config import StoreConfig
-
-QUEUE_FILE_BYTES = 8_192 * CONSUME_QUEUE_ENTRY_BYTES
-"""Size of a derived queue's files. It is small, because a store may have thousands of queues."""
 
 SETTLED_SECONDS = 1.0
 """Time after which bytes in the newest file that are no record count as damage."""
@@ -48,13 +45,12 @@ class DerivedIndex:
     def __init__(self, parts: StoreFiles, cache: Path | None) -> None:
         """Restart the index, in files below `cache`, or without it in memory. OSError."""
         self._log = log = parts.log
-        self._index = index = parts.index
-        self._dispatcher = parts.dispatcher
+        self._index = parts.index
         self._scratch = ScratchDirectory(cache, SCRATCH_PREFIX) if cache is not None else None
         self.end = log.min_offset
         root = self._scratch.path if self._scratch is not None else parts.layout.own
         access = Access.WRITE if self._scratch is not None else Access.PRIVATE
-        index.move(root / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)
+        parts.index.begin_anew(root, access)
 
     def advance(self, end: int, most_bytes: int) -> bool:
         """Index the next records of the log, which is whole up to `end`; return whether any bytes were new.
@@ -65,7 +61,7 @@ class DerivedIndex:
             return False
         scan = LogScan(log.files, began, lambda topic, queue_id: None, end=end, trusted_end=end, pages=MappedFile.whole)
         for found in scan:
-            self._dispatcher.index_scanned(found)
+            index.put_scanned(found)
             self.end = scan.end
             if scan.end - began >= most_bytes:
                 break
@@ -87,9 +83,9 @@ class Derivation:
     def __init__(self, parts: StoreFiles, config: StoreConfig) -> None:
         """Restart queues and index, in files below the cache of `config`, or without one in memory. OSError."""
         self._log = parts.log
-        self._queues = queues = parts.queues
-        self._index = index = parts.index
-        self._dispatcher = parts.dispatcher
+        self._queues = parts.queues
+        self._index = parts.index
+        self._derived = parts.derived
         self._deleted = parts.deleted
         self._multi_dispatch = config.multi_dispatch
         self._scratch = ScratchDirectory(config.cache, SCRATCH_PREFIX) if config.cache is not None else None
@@ -99,8 +95,8 @@ class Derivation:
         self._stuck: tuple[int, bytes, float, float] | None = None
         root = self._scratch.path if self._scratch is not None else parts.layout.own
         access = Access.WRITE if self._scratch is not None else Access.PRIVATE
-        queues.move(root / "consumequeue", QUEUE_FILE_BYTES, access)
-        index.move(root / "index", EMBEDDED_SIZES.index_slots, EMBEDDED_SIZES.index_entries, access)
+        for kind in parts.derived:
+            kind.begin_anew(root, access)
         self._log_scan = self._scan_from(self._log.min_offset)
 
     def _scan_from(self, start: int) -> LogScan:
@@ -109,11 +105,15 @@ class Derivation:
             start,
             self._seed(start),
             trusted_end=self._newest_start(),  # older files are whole, and readers check bodies
-            disproved=partial(take_back, self._queues),
+            disproved=self._take_back,
             multi_dispatch=self._multi_dispatch,
             pages=MappedFile.whole,
             is_settled=self._is_settled,
         )
+
+    def _take_back(self, suspect: Suspect) -> None:
+        for kind in self._derived:
+            kind.take_back(suspect)
 
     def _seed(self, start: int) -> Callable[[str, int], int | None]:
         def seed(topic: str, queue_id: int) -> int | None:
@@ -152,9 +152,8 @@ class Derivation:
         self._waiting = found
         self._log.resume(self._log_scan.end, 0)  # first: a reader that finds an entry reads its record
         queued = self._deleted.without_queues(found)
-        self._dispatcher.index_scanned(queued)  # before the queues: a reader that finds a message finds its keys
-        damaged = self._log_scan.damaged
-        self._appended.update(dispatch_scanned(self._dispatcher, self._queues, self._log.files, queued, damaged))
+        for kind in reversed(self._derived):  # keys first: a reader that finds a message finds its keys
+            self._appended.update(kind.put_scanned(queued, Losses(self._log_scan.damaged)))
         self._waiting = None
 
     def _tell(self) -> None:
@@ -222,9 +221,9 @@ class Derivation:
 
     def delete_expired(self, now_ms: int) -> None:
         """Delete files that lead only to records deleted by retention. OSError."""
-        self._queues.delete_expired(now_ms)
+        for kind in self._derived:
+            kind.delete_expired(now_ms)
         self._queues.sweep(now_ms, 0)
-        self._index.delete_expired(self._log.min_offset)
 
     def close(self) -> None:
         """Remove the files below the cache."""

@@ -16,7 +16,7 @@ import numpy as np
 from engine.record.byte_columns import items_at
 from engine.record.columns import damaged_rows, find_properties, topics_of
 from engine.record.hashes import index_hash, java_hashes, slices_index_hashes, topic_hashes
-from engine.record.header import BLANK_BYTES, MIN_RECORD_BYTES
+from engine.record.header import BLANK_BYTES, MIN_RECORD_BYTES, is_rolled_back
 from engine.record.inner_batch import wrapped_keys
 from engine.record.kernel import scan as kernel
 from engine.record.kernel.columns import words
@@ -56,6 +56,16 @@ class FoundProperties(NamedTuple):
 
 
 _ASKED_FOR = (TAGS, UNIQUE_KEY, KEYS, MULTI_DISPATCH.encode())
+
+
+class ScannedKeys(NamedTuple):
+    """Index hashes of keys, with physical offset and store time of their records: arrays (k,), in log order.
+    `more_records`: records without keys follow."""
+
+    hashes: Array
+    physical_offsets: Array
+    store_times_ms: Array
+    more_records: bool
 
 
 @dataclass(frozen=True)  # no slots: cached properties have to be kept somewhere
@@ -106,6 +116,16 @@ class ScannedRecords:
         inner = [index_hash(self.topics[int(self.topic_rows[row])], key) for row, key in wrapped]
         order = np.argsort(rows, kind="stable")
         return rows[order], np.concatenate([key_hashes, np.array(inner, key_hashes.dtype)])[order]
+
+    @property
+    def keys(self) -> ScannedKeys:
+        """The keys that belong in the index: rolled back messages have none. At least one record."""
+        headers = self.records.headers
+        rows, hashes = self.index_keys
+        keeps = ~is_rolled_back(headers["sys_flag"][rows])
+        rows = rows[keeps]
+        more = not len(rows) or int(rows[-1]) < len(headers) - 1
+        return ScannedKeys(hashes[keeps], headers["physical_offset"][rows], headers["store_time_ms"][rows], more)
 
     def prepare(self) -> None:
         """Compute all cached values now, mostly in kernel loops without the GIL."""

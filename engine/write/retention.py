@@ -141,7 +141,7 @@ class Cleaner:
         self._expiring = expiring
         self._log = parts.log
         self._queues = parts.queues
-        self._index = parts.index
+        self._derived = parts.derived
         self._deleted = parts.deleted
         self.retention = retention
         """The retention in force."""
@@ -276,7 +276,6 @@ class Cleaner:
 
     def _delete_derived(self) -> None:
         """Delete derived data that refers to deleted log files."""
-        min_offset = self._log.min_offset
-        self._queues.delete_expired(self._clock())
-        self._index.delete_expired(min_offset)
-        self._deleted.forget_before(min_offset)
+        for kind in self._derived:
+            kind.delete_expired(self._clock())
+        self._deleted.forget_before(self._log.min_offset)

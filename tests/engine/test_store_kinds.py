@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 from engine import Message, MessageStore, OpenMode, Retention, StoreConfig, UnsupportedStoreError, check_store
-from engine.derived.dispatch import Dispatcher
+from engine.derived.derived import Losses
+from engine.derived.queues_from_log import QueuesFromLog
 from engine.errors import DamagedRecordError, ReadError, StoreFullError
 from engine.log.entries import ENTRY, LAST_EXTENSION_CODE
 from engine.record.hashes import java_hash
@@ -705,16 +706,16 @@ def test_an_ordinary_store_that_gets_a_batch_topic_is_followed_on(tmp_path: Path
 def test_what_an_entry_leads_to_can_be_read_at_once(
     writer: MessageStore, followed: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dispatch, read = Dispatcher.put_scanned, []
+    dispatch, read = QueuesFromLog.put_scanned, []
     with MessageStore.open(followed, config) as follower:
 
-        def dispatched(self: Dispatcher, scanned: ScannedRecords) -> list[tuple[str, int]]:
-            fed = dispatch(self, scanned)
+        def dispatched(self: QueuesFromLog, scanned: ScannedRecords, losses: Losses) -> list[tuple[str, int]]:
+            fed = dispatch(self, scanned, losses)
             for topic, queue in fed:
                 read.append(bytes(follower.get(topic, queue, follower.bounds(topic, queue).max_offset - 1).body))
             return fed
 
-        monkeypatch.setattr(Dispatcher, "put_scanned", dispatched)
+        monkeypatch.setattr(QueuesFromLog, "put_scanned", dispatched)
         for number in range(100):
             writer.put(Message("T", b"%d" % number * 20), 0)
             follower.refresh()

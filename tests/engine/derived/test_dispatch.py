@@ -11,19 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.derived.consume_queues import ConsumeQueues
-from engine.derived.dispatch import Dispatcher, PlacedRun
+from engine.derived.deleted_topics import DeletedTopics
+from engine.derived.derived import Losses
+from engine.derived.dispatch import PlacedRun
 from engine.derived.index import Index
-from engine.errors import QueueGapError, StoreFullError
+from engine.derived.index_from_log import IndexFromLog
+from engine.derived.queues_from_log import QueuesFromLog
+from engine.errors import StoreFullError
+from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
+from engine.log.commit_log import CommitLog
 from engine.log.delay import SCHEDULE_TOPIC
-from engine.log.entries import ENTRY
 from engine.log.sequence import queued_rows, secondary_slots_of
 from engine.record.batch import shares_of
 from engine.record.message import Message
 from engine.record.multi_dispatch import LMQ_PREFIX
-from engine.record.scan import scan_records
-from engine.results import PutResult
+from engine.record.scan import ScannedRecords, scan_records
+from engine.results import DamagedRange, DamageKind, PutResult
 from engine.settings.delay_levels import DelayLevels
 from tests.engine.disks import FullDisk
 from tests.engine.logs import NOW_MS, SmallStore, write_dispatcher
@@ -45,13 +50,20 @@ class Derived:
         self.folder = folder
         self.queues = ConsumeQueues(folder / "consumequeue", queue_bytes, Access.WRITE, disk)
         self.index = Index(folder / "index", slots, entries, Access.WRITE, lambda: NOW_MS, disk)
-        self.dispatcher = Dispatcher(self.queues, self.index, DelayLevels.parse())
+        log = CommitLog(FileQueue(folder / "commitlog", 1 << 16, Access.READ), lambda: NOW_MS)
+        deleted = DeletedTopics(folder / "deleted.json", Disk())
+        queues = QueuesFromLog(log, self.queues, deleted, DelayLevels.parse())
+        self.kinds = queues, IndexFromLog(log, self.index)
 
     def scan(self, log: FileQueue, chunk_bytes: int = 1 << 20) -> None:
         for file in log.files:
             pages = file.whole()
             for chunk in scan_records(pages, 0, file.start, len(pages), chunk_bytes=chunk_bytes):
-                self.dispatcher.put_scanned(replace(chunk, slots=secondary_slots_of(chunk, queued_rows(chunk))))
+                self.put(replace(chunk, slots=secondary_slots_of(chunk, queued_rows(chunk))))
+
+    def put(self, found: ScannedRecords, *damaged: DamagedRange) -> None:
+        for kind in self.kinds:
+            kind.put_scanned(found, Losses(damaged))
 
     def files(self) -> tuple[Files, list[bytes]]:
         """Consume queue files by name, and index files in order (their names are times)."""
@@ -230,21 +242,29 @@ def test_a_queue_that_a_message_names_twice_leads_to_that_one_twice(tmp_path: Pa
     assert shared.entries(0, 9).tolist() == own.entries(0, 1).tolist() * 2
 
 
-def test_a_gap_stops_a_scan_and_what_fills_it_lets_it_go_on(tmp_path: Path) -> None:
+def test_queue_offsets_of_lost_records_get_entries_that_lead_to_the_damage(tmp_path: Path) -> None:
     store = SmallStore(tmp_path / "store", log_bytes=1 << 16)
     places = [store.put(Message("t", b"x", ["k"])) for _ in range(10)]
     derived = Derived(tmp_path / "derived", 320, 7, 20)
     (file,) = store.log_files.files
     parts = [next(scan_records(file.whole(), places[start], 0, places[end])) for start, end in ((0, 3), (5, 9))]
-    derived.dispatcher.put_scanned(parts[0])
-    with pytest.raises(QueueGapError) as caught:
-        derived.dispatcher.put_scanned(parts[1])
-    assert (caught.value.topic, caught.value.expected, caught.value.found) == ("t", 3, 5)
+    derived.put(parts[0])
+    derived.put(parts[1], DamagedRange(places[3], places[5], "zeros", DamageKind.UNREADABLE, 0))
     queue = derived.queues.get_or_create("t", 0)
-    queue.append(3, np.array([(places[3], 10, 0)] * 2, ENTRY))
-    derived.dispatcher.put_scanned(parts[1])
     assert [entry[0] for entry in queue.entries(0, 20).tolist()] == [*places[:4], places[3], *places[5:9]]
+    assert queue.entries(3, 2)["size"].tolist() == [places[5] - places[3]] * 2
     assert list(derived.index.candidates("t", "k")) == [*reversed(places[5:9]), *reversed(places[:3])]
+
+
+def test_lost_records_without_damage_lead_to_the_record_before_them(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path / "store", log_bytes=1 << 16)
+    places = [store.put(Message("t", b"x")) for _ in range(10)]
+    derived = Derived(tmp_path / "derived", 320, 7, 20)
+    (file,) = store.log_files.files
+    for start, end in ((0, 3), (5, 9)):
+        derived.put(next(scan_records(file.whole(), places[start], 0, places[end])))
+    queue = derived.queues.get_or_create("t", 0)
+    assert [entry[0] for entry in queue.entries(0, 20).tolist()] == [*places[:3], *places[2:3] * 2, *places[5:9]]
 
 
 def test_reserve_refuses_before_anything_is_stored(tmp_path: Path) -> None:

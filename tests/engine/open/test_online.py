@@ -121,7 +121,7 @@ def once(act: Callable[[], object], stage: str) -> Callable[[CheckProgress], Non
     return progress
 
 
-@pytest.mark.parametrize("stage", ["reading records", "comparing queues"])
+@pytest.mark.parametrize("stage", ["reading records", "comparing queues and index"])
 def test_a_topic_that_is_deleted_and_made_again_meanwhile_is_no_finding(store: MessageStore, stage: str) -> None:
     def again() -> None:
         store.delete_topic("T")
@@ -131,7 +131,7 @@ def test_a_topic_that_is_deleted_and_made_again_meanwhile_is_no_finding(store: M
     assert kinds(store, once(again, stage)) == set()
 
 
-@pytest.mark.parametrize("stage", ["reading records", "comparing queues"])
+@pytest.mark.parametrize("stage", ["reading records", "comparing queues and index"])
 def test_what_retention_takes_meanwhile_is_no_finding(tmp_path: Path, stage: str) -> None:
     with MessageStore.open(tmp_path / "store", replace(SMALL, retention=KEPT), create=True) as store:
         fill(store, "T")
