@@ -490,11 +490,11 @@ class Filesystem:
         handed_over.ledger.share_out(HandoverShares(self.accounts, self.memory))
         known = self._inodes.survive(handed_over.nodes)
         self.handles.take_over(handed_over)
-        for handle in [
-            handle for handle, entry in self.handles.inherited.items() if self._is_needed_at_once(entry.inode)
-        ]:
-            with suppress(FilesystemError, StoreError):
-                self._at_once(partial(self._files.__getitem__, handle))
+        for handle, entry in list(self.handles.inherited.items()):
+            # these take effect before their next request: they log accesses, or are written
+            if entry.inode == self.access_log_inode or self.handles.is_of(entry.inode, DropFile):
+                with suppress(FilesystemError, StoreError):
+                    self._at_once(partial(self._files.__getitem__, handle))
         return known
 
     def _at_once(self, call: Callable[[], object]) -> None:
@@ -504,10 +504,6 @@ class Filesystem:
         except SlowWork as slow:
             slow.work()
             self._at_once(call)
-
-    def _is_needed_at_once(self, inode: int) -> bool:
-        """Whether an open file takes effect before its next request: it logs accesses, or is written."""
-        return inode == self.access_log_inode or self.handles.is_of(inode, DropFile)
 
     def settle(self) -> None:
         """Publish the files that the last server was about to publish: after `survive`, before the first request."""

@@ -17,7 +17,11 @@ import numpy as np
 
 from fsstore.options import ParquetOptions
 
+Array = np.ndarray[Any, Any]
+
 ROOT_INODE = 1
+
+NS_PER_MS = 1_000_000
 
 # Up to this size a write(2) is always one FUSE request, however its buffer is aligned: 256 pages, less the one that an
 # unaligned buffer may cost. A longer request may be the first part of a write(2) that the kernel has split.
@@ -159,6 +163,9 @@ class Opened(NamedTuple):
     """The whole of a small message, which the adapter may store in the kernel's cache without a read request."""
 
 
+CACHED, UNCACHED = Opened(0, False, True, None), Opened(0, True, False, None)
+"""Results of opening a file whose pages the kernel may keep, or may not."""
+
 NOTHING_TO_WAIT_FOR = 0
 """Result of write, flush and fsync if the writer may be answered at once. Any other result is a physical offset: answer
 when the log is on disk up to it (`store.request_durable`)."""
@@ -186,17 +193,17 @@ class DirectoryEntry(NamedTuple):
 class MessageColumns(NamedTuple):
     """A run of message files in a listing, as columns: no object per message, and no `Filesystem.listed`."""
 
-    names: np.ndarray[Any, Any]
+    names: Array
     """S20, shape (n,): queue offsets of 20 digits."""
-    inodes: np.ndarray[Any, Any]
+    inodes: Array
     """int64, shape (n,)."""
-    sizes: np.ndarray[Any, Any]
+    sizes: Array
     """int64, shape (n,): body lengths in bytes."""
-    mtimes_ns: np.ndarray[Any, Any]
+    mtimes_ns: Array
     """int64, shape (n,): store timestamps."""
-    readable: np.ndarray[Any, Any]
+    readable: Array
     """bool, shape (n,): False if the record is damaged; its attributes must not be cached (timeouts 0)."""
-    next_positions: np.ndarray[Any, Any]
+    next_positions: Array
     """int64, shape (n,): position from which a listing continues after each."""
     template: Attributes
     """Shared attributes: mode, nlink, owner, timeouts."""
@@ -218,11 +225,11 @@ class MessageColumns(NamedTuple):
 class MessageNames(NamedTuple):
     """A run of message files in a listing of names alone, as columns. The log was not read for it."""
 
-    names: np.ndarray[Any, Any]
+    names: Array
     """S20, shape (n,)."""
-    inodes: np.ndarray[Any, Any]
+    inodes: Array
     """int64, shape (n,)."""
-    next_positions: np.ndarray[Any, Any]
+    next_positions: Array
     """int64, shape (n,)."""
     template: Attributes
     """Shared attributes: mode, nlink, owner, timeouts."""

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.fuse.protocol import DIRENT, ENTRY_FORMAT, entry_fields
+from fsstore.fuse.protocol import DIRENT, ENTRY_FORMAT, NS_PER_S, entry_fields
 from fsstore.interface import BLOCK_BYTES, Attributes, DirectoryEntry, MessageColumns, MessageNames
 
 _ENTRY = Struct("=" + ENTRY_FORMAT)
-_NS = 1_000_000_000
 
 _NAME = [("inode", "u8"), ("next_position", "u8"), ("name_bytes", "u4"), ("type", "u4"), ("name", "S20"), ("pad", "V4")]
 _ATTRIBUTES = [
@@ -89,7 +88,7 @@ def message_entries(columns: MessageColumns) -> np.ndarray[Any, Any]:
     rows["attr_timeout"] = np.where(columns.readable, shared.attr_timeout, 0)
     rows["size"] = columns.sizes
     rows["blocks"] = (columns.sizes + 511) >> 9
-    seconds, ns = np.divmod(columns.mtimes_ns, _NS)
+    seconds, ns = np.divmod(columns.mtimes_ns, NS_PER_S)
     rows["times"], rows["times_ns"] = seconds[:, None], ns[:, None]
     rows["mode"], rows["nlink"], rows["uid"], rows["gid"] = shared.mode, shared.nlink, shared.uid, shared.gid
     rows["block_bytes"] = BLOCK_BYTES

@@ -91,10 +91,10 @@ class RequestHandlers:
             Opcode.RELEASEDIR: self.releasedir,
             Opcode.FSYNCDIR: self.fsyncdir,
             Opcode.INTERRUPT: self.interrupt,
-            Opcode.IOCTL: self.ioctl,
+            Opcode.IOCTL: self.unsupported,
         }
         if core.opens_unasked:
-            self.by_opcode |= {Opcode.OPEN: self.open_unasked, Opcode.READ: self.read_unopened}
+            self.by_opcode |= {Opcode.OPEN: self.unsupported, Opcode.READ: self.read_unopened}
         self._core = core
         self._store = store
         self._channel = channel
@@ -119,7 +119,7 @@ class RequestHandlers:
         def time_of(seconds: int, ns: int, is_set: int, is_now: int) -> int | None:
             if valid & is_now:
                 return now_ns
-            return seconds * 1_000_000_000 + ns if valid & is_set else None
+            return seconds * wire.NS_PER_S + ns if valid & is_set else None
 
         wanted = SetattrRequest(
             mode if valid & wire.SET_MODE else None,
@@ -193,10 +193,6 @@ class RequestHandlers:
         if file.keep_cache:
             self._bodies.opened(inode, file.handle, file.body)
         self._send(wire.opened(unique, file, nothing_to_flush=flags & os.O_ACCMODE == os.O_RDONLY))
-
-    def open_unasked(self, unique: int, _: int, __: memoryview) -> None:
-        """Refuse OPEN for good: the kernel then opens without requests, keeps cached pages and sends no RELEASE."""
-        self._send(wire.failed(unique, errno.ENOSYS))
 
     def read_unopened(self, unique: int, inode: int, request: memoryview) -> None:
         _, position, size = RANGE.unpack_from(request, ARGUMENTS)
@@ -282,8 +278,9 @@ class RequestHandlers:
         """Handlers for requests that killed servers, by `unique` without RESENT, from the reason of each."""
         return {}
 
-    def ioctl(self, unique: int, _: int, __: memoryview) -> None:
-        """Python asks for each file that it opens whether it is a terminal. ENOSYS has the kernel answer ENOTTY."""
+    def unsupported(self, unique: int, _: int, __: memoryview) -> None:
+        """ENOSYS. OPEN: the kernel opens without requests from then on, keeps cached pages and sends no RELEASE. IOCTL,
+        by which Python asks of each file that it opens whether it is a terminal: the kernel answers ENOTTY."""
         self._send(wire.failed(unique, errno.ENOSYS))
 
     # directories

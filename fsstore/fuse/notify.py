@@ -212,7 +212,7 @@ class SizeNotifier:
         await trio.sleep(CALM_S)
         size = await trio.to_thread.run_sync(lambda: stream.size)
         if size > stream.known_bytes:
-            await self._notify(stream, self._drop_end)
+            await self._notify(stream, lambda stream: self._channel.drop_data(stream.inode, stream.known_bytes))
             await trio.sleep(GRACE_S)
             await self._notify(stream, lambda stream: self._tell(stream, size))
         self._streams.updated(stream)
@@ -222,9 +222,6 @@ class SizeNotifier:
         while self._holds(stream.inode):
             await trio.sleep(LOOK_AGAIN_S)
         await trio.to_thread.run_sync(notice, stream)
-
-    def _drop_end(self, stream: IdleStream) -> None:
-        self._channel.drop_data(stream.inode, stream.known_bytes)
 
     def _tell(self, stream: IdleStream, size: int) -> None:
         stream.tell(size, lambda end: self._channel.extend(stream.inode, end, LAST_BYTE))

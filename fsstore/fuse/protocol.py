@@ -140,7 +140,7 @@ DIRENT = Struct("=QQII")
 """inode, next position, length of the name, file type; the name follows, padded to 8 bytes"""
 
 DIRECT_IO, KEEP_CACHE, CACHE_DIRECTORY, NO_FLUSH = 1, 2, 8, 32
-_NS = 1_000_000_000
+NS_PER_S = 1_000_000_000
 
 # notices
 
@@ -184,7 +184,7 @@ def header(unique: int, size: int) -> bytes:
 
 def entry_fields(attributes: Attributes) -> tuple[int, ...]:
     inode, mode, size, mtime_ns, nlink, uid, gid, entry_timeout, attr_timeout, shown_inode = attributes
-    seconds, ns = divmod(mtime_ns, _NS)
+    seconds, ns = divmod(mtime_ns, NS_PER_S)
     blocks = (size + 511) >> 9
     return (
         inode,

@@ -86,7 +86,7 @@ def examine(
     for file in files:
         if not file.is_file() and not file.is_dir():
             raise RecordsError(f"{file} can be read once, and is read twice", "save it to a file first")
-        names = {"jsonl": lambda file: wanted, "csv": _csv_header, "parquet": _parquet_names}[kind](file)
+        names = _csv_header(file) if kind == "csv" else _dataset(file).schema.names if kind == "parquet" else wanted
         if missing := wanted - set(names):
             raise RecordsError(f"{file} has no column {min(missing)!r}", f"there are {', '.join(names)}")
     records = keyless = tagless = 0
@@ -117,7 +117,7 @@ def _messages(
     find = {"jsonl": _of_lines, "csv": _of_csv, "parquet": _of_parquet}[kind]
     done = 0
     for file in files:
-        for number, record in find(file, fields, partial(_report_more, report, done)):
+        for number, record in find(file, fields, partial(lambda before, more: report(before + more), done)):
             try:
                 parts = parts_of(*record)
             except ValueError as error:
@@ -125,10 +125,6 @@ def _messages(
             yield file, number, parts
         done += size_of(file)
         report(done)
-
-
-def _report_more(report: Report, before: int, more: int) -> None:
-    report(before + more)
 
 
 def parts_of(body: object, key: object, tags: object) -> _Parts:
@@ -258,10 +254,6 @@ def _dataset(file: Path) -> ds.Dataset:
         return ds.dataset(str(file), format="parquet", partitioning="hive")
     except (pa.ArrowInvalid, OSError) as error:
         raise RecordsError(f"{file} is no Parquet: {error}") from None
-
-
-def _parquet_names(file: Path) -> list[str]:
-    return list(_dataset(file).schema.names)
 
 
 def _of_parquet(file: Path, fields: Fields, report: Report) -> Iterator[tuple[int, _Record]]:

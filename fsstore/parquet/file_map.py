@@ -11,17 +11,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from fsstore.interface import Array
 from fsstore.options import DISTRIBUTION
 from fsstore.parquet.format import SCHEMA, Column, Value, binary, i32, i64, items, struct, text
 from fsstore.parquet.layout import MAGIC, PAGE_BYTES, Layout, RangeKey, page_aligned
 from fsstore.parquet.pages import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, RLE_DICTIONARY, Chunk
 from fsstore.parquet.row_groups import BoundError, RowGroupColumns
-
-Array = np.ndarray[Any, Any]
 
 _VERSION = version(DISTRIBUTION)  # read once: each call opens a file
 _UNCOMPRESSED = 0

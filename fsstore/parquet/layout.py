@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from engine import MIN_RECORD_BYTES, ExpiredMessageError, MessageNotFoundError, MessageStore, StoreError
+from fsstore.interface import Array
 from fsstore.parquet.format import SCHEMA
-
-Array = np.ndarray[Any, Any]
 
 MAGIC = b"PAR1"
 PAGE_BYTES = 4096

@@ -11,6 +11,7 @@ from itertools import chain
 
 from engine import Expired, MessageStore, OpenMode, StoreError, WouldBlock, nonblocking
 from fsstore.interface import (
+    CACHED,
     Attributes,
     Data,
     FilesystemError,
@@ -41,7 +42,6 @@ from fsstore.tree.names import can_be_name, from_name
 from fsstore.tree.nodes import Context, Directory, Node, OpenFile, not_found
 from fsstore.tree.streams import newest_store_time_ms
 
-_OPENED = Opened(0, False, True, None)
 _MAGIC = memoryview(MAGIC)
 _ZEROS = memoryview(bytes(1 << 20))
 
@@ -64,15 +64,12 @@ class DatasetDirectory(Directory):
         topic = self._current().get(name)
         if topic is None:
             return self._context.absence(name)
-        return self._partition(topic).attributes()
+        key = NodeKey(TopicPartition, topic)
+        node = self._context.inodes.named(key, lambda: TopicPartition(self._context, self._dataset, topic))
+        return node.attributes()
 
     def names(self) -> Sequence[bytes]:
         return sorted(filter(can_be_name, self._current()))
-
-    def _partition(self, topic: str) -> Node:
-        return self._context.inodes.named(
-            NodeKey(TopicPartition, topic), lambda: TopicPartition(self._context, self._dataset, topic)
-        )
 
     def _current(self) -> dict[bytes, str]:
         store = self._context.store
@@ -240,7 +237,7 @@ class RangeFile(Node):
             raise self._context.refusal()
         if has_expired(self._context.store, self.layout.key):
             raise FilesystemError(errno.ESTALE)  # the kernel looks up the path again and finds that it does not exist
-        return OpenRange(self._dataset, self.layout, self._context.memory), _OPENED
+        return OpenRange(self._dataset, self.layout, self._context.memory), CACHED
 
 
 def partition_path(topic: str, queue: int) -> str:

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from engine import ByteColumn, CodedColumn, SliceColumn
+from fsstore.interface import Array
 from fsstore.parquet.format import i32, struct, varint
-
-Array = np.ndarray[Any, Any]
 
 PLAIN, RLE, RLE_DICTIONARY = 0, 3, 8
 DATA_PAGE, DICTIONARY_PAGE = 0, 2

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from engine import UNIQUE_KEY, Block, ByteColumn, ExpiredMessageError, MessageStore, SliceColumn
+from fsstore.interface import Array
 from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.layout import ITEM_SHARE, RangeKey, RowGroup, page_aligned, range_key
 from fsstore.parquet.pages import Chunk, Texts, coded, levels_of, numbers, plain, texts_of
-
-Array = np.ndarray[Any, Any]
 
 _FIRST_TIME_MS, _LAST_TIME_MS = -62_135_596_800_000, 253_402_300_799_999
 """The years 1 to 9999, which every reader can show: a publisher's clock may have any value."""

@@ -15,14 +15,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-from fsstore.interface import Attributes, Opened
+from fsstore.interface import UNCACHED, Attributes, Opened
 from fsstore.tree.memory_budget import Holding, Purpose
 from fsstore.tree.nodes import Context, Node, OpenFile
 
 BUFFER_BYTES = 1 << 20
 """Bytes of lines that wait for a reader."""
-
-_OPENED = Opened(0, True, False, None)
 
 
 class AccessLog:
@@ -66,7 +64,7 @@ class AccessLogFile(Node):
             raise self._context.refusal()
         memory = Holding(self._context.memory, Purpose.REPORTS)
         memory.resize(BUFFER_BYTES)
-        return AccessLogHandle(self._log, memory), _OPENED
+        return AccessLogHandle(self._log, memory), UNCACHED
 
 
 class AccessLogHandle(OpenFile):

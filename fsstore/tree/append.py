@@ -22,6 +22,7 @@ from fsstore.interface import (
     AT_END,
     NO_OWNER,
     NOTHING_TO_WAIT_FOR,
+    UNCACHED,
     WHOLE_WRITE_BYTES,
     Attributes,
     FilesystemError,
@@ -35,7 +36,6 @@ from fsstore.tree.publishing import LineFramer, Publisher, lines_in
 
 log = logging.getLogger(__name__)
 
-_OPENED = Opened(0, True, False, None)
 _IS_PUBLISHED = "the file is a message already and can't be changed: open another one"
 
 
@@ -74,7 +74,7 @@ class AppendFile(Node):
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         handle = EmptyHandle(self._released) if flags & os.O_ACCMODE == os.O_RDONLY else self._opened_to_write(flags)
         self._handles.append(handle)
-        return handle, _OPENED
+        return handle, UNCACHED
 
     def _opened_to_write(self, flags: int) -> AppendHandle:
         self._context.must_be_writable()

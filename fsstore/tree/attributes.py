@@ -11,13 +11,11 @@ from __future__ import annotations
 import stat
 
 from engine import FileOwner, OpenMode
-from fsstore.interface import Attributes, FilesystemOptions
+from fsstore.interface import NS_PER_MS, Attributes, FilesystemOptions
 
 IMMUTABLE_S = 86_400
 NOTIFIED_S = 300
 BRIEF_S = 1
-
-_NS_PER_MS = 1_000_000
 
 
 class AttributeFactory:
@@ -42,7 +40,7 @@ class AttributeFactory:
             inode,
             stat.S_IFREG | 0o444,
             size,
-            store_time_ms * _NS_PER_MS,
+            store_time_ms * NS_PER_MS,
             1,
             self._uid,
             self._gid,
@@ -52,7 +50,7 @@ class AttributeFactory:
 
     def directory(self, inode: int, *, mtime_ms: int | None = None, computed: bool = False) -> Attributes:
         """A directory; with `mtime_ms`, one that changes. `computed`: its name may be invalid tomorrow."""
-        mtime_ns = self.started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
+        mtime_ns = self.started_ns if mtime_ms is None else mtime_ms * NS_PER_MS
         return Attributes(
             inode,
             self._directory_mode,
@@ -96,7 +94,7 @@ class AttributeFactory:
 
     def unchanging(self, inode: int, size: int, mtime_ms: int) -> Attributes:
         """A file that does not change until it expires."""
-        mode, mtime_ns = stat.S_IFREG | 0o444, mtime_ms * _NS_PER_MS
+        mode, mtime_ns = stat.S_IFREG | 0o444, mtime_ms * NS_PER_MS
         known = self._unchanging_timeout
         return Attributes(inode, mode, size, mtime_ns, 1, self._uid, self._gid, known, known)
 
@@ -106,7 +104,7 @@ class AttributeFactory:
         """A `<queue>.log`. Its name gets another inode when it becomes idle, grows again, or begins later. The kernel
         is notified when the size of an idle one changes, in all modes."""
         known = NOTIFIED_S if is_idle else self._growing_timeout
-        mtime_ns = self.started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
+        mtime_ns = self.started_ns if mtime_ms is None else mtime_ms * NS_PER_MS
         return Attributes(inode, stat.S_IFREG | 0o444, size, mtime_ns, 1, self._uid, self._gid, 0, known, shown_inode)
 
     def name_of_file(self, shown_inode: int) -> Attributes:
@@ -115,7 +113,7 @@ class AttributeFactory:
 
     def link(self, inode: int, target: bytes, mtime_ms: int | None = None) -> Attributes:
         """A symbolic link, whose target may change at any moment."""
-        mtime_ns = self.started_ns if mtime_ms is None else mtime_ms * _NS_PER_MS
+        mtime_ns = self.started_ns if mtime_ms is None else mtime_ms * NS_PER_MS
         return self._uncached(inode, stat.S_IFLNK | 0o777, len(target), mtime_ns)
 
     def report(self, inode: int, size: int, mtime_ns: int, reader: int | None = None) -> Attributes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast, overload
+from typing import cast, overload
 
 import numpy as np
 
 from engine import Queue, StoredMessage
-from fsstore.interface import SLICE_S, Attributes, OpenedDirectory, WorkKind
+from fsstore.interface import SLICE_S, Array, Attributes, OpenedDirectory, WorkKind
 from fsstore.tree.deferred import deferred, in_thread
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.listing import Described, Listing, NamesListing
@@ -31,8 +31,6 @@ LISTED_KEYS = 10_000
 
 PLACE_BYTES = 16
 """Memory for an entry of `keys/<key>@all` while it is listed."""
-
-Array = np.ndarray[Any, Any]
 
 
 class QueueLink(Node):

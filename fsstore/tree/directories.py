@@ -38,10 +38,6 @@ STREAM_SUFFIX = b".log"
 _parse_append = lru_cache(maxsize=256)(parse_append)
 
 
-def stream_name(queue: int) -> bytes:
-    return b"%d%s" % (queue, STREAM_SUFFIX)
-
-
 class Tree:
     """Makes the nodes below the root. Each has a key in the inode table."""
 
@@ -243,7 +239,7 @@ class TopicDirectory(Directory):
     def names(self) -> Sequence[bytes]:
         names = [APPEND] if self._context.read_only else [APPEND, DROP]
         for queue in self._context.store.queues(self._topic):
-            names += [b"%d" % queue, stream_name(queue)]
+            names += [b"%d" % queue, b"%d%s" % (queue, STREAM_SUFFIX)]
         return [*names, KEYS]
 
     def create(self, name: bytes) -> FilesystemError:

@@ -118,7 +118,10 @@ class DropBoxes:
         self._boxes: dict[tuple[str, int | None], DropBoxView] = {}
         self._sent: deque[tuple[DropBoxView, DroppedFile, str]] = deque()
         """Files that became messages, with the folder of `sent` that holds each, the oldest first."""
-        context.inodes.makers += [Maker(DropDirectory, self._directory_again), Maker(DropFile, self._file_again)]
+        context.inodes.makers += [
+            Maker(DropDirectory, lambda key: DropDirectory(context, self, self._topic_of(key), key.queue)),
+            Maker(DropFile, self._file_again),
+        ]
 
     def look_up(self, topic: str, queue: int | None) -> Attributes:
         """Attributes of the directory. ENOENT if nothing can be published."""
@@ -155,10 +158,6 @@ class DropBoxes:
         box = self._boxes[found.topic, found.queue] = DropBoxView(self._context, self, found)
         self._sent.extend((box, file, file.sent) for file in found.sent)
         return box
-
-    def _directory_again(self, key: NodeKey) -> Node:
-        topic = self._topic_of(key)
-        return DropDirectory(self._context, self, topic, key.queue)
 
     def _file_again(self, key: NodeKey) -> Node:
         box = self.box(self._topic_of(key), key.queue)

@@ -17,7 +17,7 @@ from functools import partial
 from typing import cast
 
 from engine import ConsumerOffsetError, group_problem
-from fsstore.interface import NO_OWNER, NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, Opened, WorkKind
+from fsstore.interface import NO_OWNER, NOTHING_TO_WAIT_FOR, UNCACHED, Attributes, FilesystemError, Opened, WorkKind
 from fsstore.tree.deferred import deferred, in_thread
 from fsstore.tree.inodes import Maker, NodeKey
 from fsstore.tree.names import can_be_name, from_name, parse_queue, parse_time_ms, to_name
@@ -27,7 +27,6 @@ from fsstore.tree.store_reports import ReportSnapshot
 DEPTH = 3
 """Names below `groups` that lead to an offset: group, topic, queue."""
 
-_OPENED = Opened(0, True, False, None)
 Parts = tuple[str, ...]
 
 MOST_MADE = 1_000
@@ -179,9 +178,9 @@ class OffsetFile(Node):
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE == os.O_RDONLY:
-            return TextFile(self.text(), self._context.memory), _OPENED
+            return TextFile(self.text(), self._context.memory), UNCACHED
         self._context.must_be_writable()
-        return OffsetHandle(self), _OPENED
+        return OffsetHandle(self), UNCACHED
 
     @property
     def ignores_setattr(self) -> bool:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from engine import MessageStore, Queue, StoreError
 from fsstore.interface import (
+    NS_PER_MS,
     SLICE_S,
+    Array,
     Attributes,
     DirectoryEntry,
     FilesystemError,
@@ -27,7 +29,6 @@ from fsstore.tree.deferred import deferred
 from fsstore.tree.inodes import MESSAGE, ComputedInodes
 from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
 
-Array = np.ndarray[Any, Any]
 Batch: TypeAlias = MessageColumns | MessageNames | list[DirectoryEntry]
 
 NAME_BYTES = 96
@@ -36,7 +37,6 @@ MOST_DESCRIBED = 256
 """Names that one request looks up at most, some 10 µs each: the kernel may ask for a mebibyte of them."""
 OFFSET_DIGITS = 20
 MOST_ROWS_AHEAD = 4096
-_NS_PER_MS = 1_000_000
 
 
 class Listing:
@@ -168,7 +168,7 @@ class QueueListing(Listing):
             offset_names(offsets),
             self._inodes_of(headers),
             sizes,
-            headers["store_time_ms"].astype(np.int64) * _NS_PER_MS,
+            headers["store_time_ms"].astype(np.int64) * NS_PER_MS,
             readable,
             offsets + 2,
             self._template,

@@ -252,8 +252,8 @@ class Context:
 
     @property
     def read_only(self) -> bool:
-        """Whether nothing can be published: the mode is not WRITE, or a flush failed."""
-        return self.store.mode is not OpenMode.WRITE or self.store.read_only_reason is not None
+        """Whether nothing can be published."""
+        return self.store.read_only_reason is not None
 
     def refusal(self, reason: str = "") -> FilesystemError:
         """The error for changing the tree by anything but publishing."""
@@ -267,9 +267,8 @@ class Context:
 
     def must_be_writable(self) -> None:
         """EROFS if nothing can be published."""
-        if self.read_only:
-            why = self.store.read_only_reason or f"the store is mounted to {self.store.mode.name.lower()}"
-            raise FilesystemError(errno.EROFS, f"the store is read-only: {why}")
+        if reason := self.store.read_only_reason:
+            raise FilesystemError(errno.EROFS, f"the store is read-only: {reason}")
 
     def absence(self, name: bytes) -> Attributes:
         """The answer for a name that does not exist: ENOENT, which the kernel may cache if the name never can."""

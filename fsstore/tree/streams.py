@@ -31,16 +31,23 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from engine import ExpiredMessageError, MessageStore, OpenMode, Queue, QueueStream, StoreError, WouldBlock, nonblocking
-from fsstore.interface import SLICE_S, Attributes, FilesystemError, Opened, SlowWork, WorkKind
+from fsstore.interface import (
+    CACHED,
+    NS_PER_MS,
+    SLICE_S,
+    UNCACHED,
+    Attributes,
+    FilesystemError,
+    Opened,
+    SlowWork,
+    WorkKind,
+)
 from fsstore.tree.inodes import Maker, NodeKey, shown_stream_inode
 from fsstore.tree.memory_budget import Purpose
 from fsstore.tree.nodes import Context, Node, OpenFile
 
 NOTIFYING_S = 0.01
 """Seconds for which a request waits in a thread while the kernel is notified of a size, before other work runs."""
-
-_CACHED = Opened(0, False, True, None)
-_UNCACHED = Opened(0, True, False, None)
 
 
 class Origin(NamedTuple):
@@ -83,6 +90,8 @@ class Origin(NamedTuple):
 class StreamFile(Node):
     """The stream of a queue or a topic from one first message on, while it grows."""
 
+    _opened = UNCACHED
+
     def __init__(
         self, context: Context, origin: Origin, stream: QueueStream, answered: Callable[[StreamFile], None]
     ) -> None:
@@ -119,10 +128,7 @@ class StreamFile(Node):
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise self._context.refusal()
-        return OpenStream(self._stream, self._context), self._opened()
-
-    def _opened(self) -> Opened:
-        return _UNCACHED
+        return OpenStream(self._stream, self._context), self._opened
 
 
 class IdleStream(StreamFile):
@@ -130,6 +136,8 @@ class IdleStream(StreamFile):
 
     Thread safety: `size` and `tell` from a thread, one caller at a time, while requests are answered.
     """
+
+    _opened = CACHED
 
     def __init__(
         self,
@@ -178,9 +186,6 @@ class IdleStream(StreamFile):
         size = self.known_bytes
         self._context.inodes.note(self.inode, size)
         return self._context.attribute_factory.stream(self.inode, self._shown_inode, size, newest_ms, is_idle=True)
-
-    def _opened(self) -> Opened:
-        return _CACHED
 
 
 class OpenStream(OpenFile):
@@ -239,9 +244,6 @@ def newest_store_time_ms(queue: Queue) -> int | None:
 
 IDLE_S = 10
 """Age of the newest message from which on a stream is idle."""
-
-_NS_PER_MS = 1_000_000
-_IDLE_NS = IDLE_S * 1_000 * _NS_PER_MS
 
 
 _NONE: frozenset[StreamFile] = frozenset()
@@ -326,7 +328,7 @@ class StreamTable:
             return True
         if mode is OpenMode.FOLLOW and origin.queue is None:  # new messages are shown at a refresh, without a notice
             return False
-        return newest_ms is not None and self._context.clock_ns() - newest_ms * _NS_PER_MS >= _IDLE_NS
+        return newest_ms is not None and self._context.clock_ns() >= (newest_ms + IDLE_S * 1_000) * NS_PER_MS
 
     def _idle(self, origin: Origin, stream: QueueStream, size: int) -> IdleStream:
         """The file of an idle stream. If the kernel knows none, it is a new one, which needs no notice."""
