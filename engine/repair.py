@@ -24,7 +24,7 @@ from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access, MappedFile, unread_end
 from engine.files.paths import remove_tree, store_root, unlink
 from engine.log.evidence import Evidence
-from engine.log.scan import LogScan
+from engine.log.scan import Known, LogScan
 from engine.log.tombstone import fits_tombstone, keep_bytes, write_tombstone
 from engine.open.features import features_of
 from engine.open.geometry import choose_at, index_paths, layout_of, read_topics
@@ -96,13 +96,8 @@ def _derived(layout: StoreLayout, config: StoreConfig) -> Iterator[StoreFiles]:
 def _scan(files: FileQueue, config: StoreConfig, evidence: Evidence) -> LogScan:
     """A scan of the whole log."""
     first = 0 if files.min_offset == 0 else None
-    return LogScan(
-        files,
-        files.min_offset,
-        lambda topic, queue_id: first,
-        evidence=evidence,
-        multi_dispatch=config.multi_dispatch,
-    )
+    known = Known(lambda topic, queue_id: first, evidence, multi_dispatch=config.multi_dispatch)
+    return LogScan(files, files.min_offset, known)
 
 
 def _multi_dispatch(layout: StoreLayout, config: StoreConfig) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +72,19 @@ def _one_ahead(scan: Iterator[ScannedRecords]) -> Iterator[ScannedRecords]:
             yield found
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of the log before a scan. `seed` gives the queue offset of each queue's first record. Bodies before
+    the physical offset `trusted_end` need no check. `earliest_ms` is the store time of the record before the scan, 0
+    when unknown. `multi_dispatch`: records may have secondary slots."""
+
+    seed: Seed = lambda topic, queue_id: None
+    evidence: Evidence = field(default_factory=Evidence)
+    trusted_end: int = 0
+    earliest_ms: int = 0
+    multi_dispatch: bool = False
+
+
 class LogScan:
     """One pass over the log: iterate it for the records, then read `end`, `newest` and `damaged`. In a ledger, `number`
     is the number of its last entry.
@@ -83,24 +96,18 @@ class LogScan:
         self,
         files: FileQueue,
         start: int,
-        seed: Seed,
+        known: Known,
         *,
-        evidence: Evidence | None = None,
         end: int | None = None,
-        trusted_end: int = 0,
-        earliest_ms: int = 0,
         disproved: Callable[[Suspect], None] | None = None,
-        multi_dispatch: bool = False,
         progress: Callable[[int], None] | None = None,
         pages: Callable[[MappedFile], memoryview] = MappedFile.pages,
         is_settled: Callable[[int], bool] | None = None,
     ) -> None:
-        """`start`, `end` and `trusted_end` are physical offsets. A frame begins at `start`. `end`: the log is known to
-        reach there, and the scan stops there. Bodies before `trusted_end` are not checked. `earliest_ms` is the store
-        time of the record before `start`, 0 when unknown. `disproved` is called with a yielded record whose queue
-        offset turns out to be wrong, before the run that shows it is yielded. `multi_dispatch`: records may have
-        secondary slots. `progress` is called with physical offsets. `pages` returns a file's bytes. The scan ends at a
-        physical offset for which `is_settled` is False: a record may be being written there.
+        """A frame begins at the physical offset `start`. The log is known to reach the physical offset `end`, where the
+        scan stops. `disproved` is called with a yielded record whose queue offset turns out to be wrong, before the run
+        that shows it is yielded. `progress` is called with physical offsets. `pages` returns a file's bytes. The scan
+        ends at a physical offset for which `is_settled` is False: a record may be being written there.
         """
         self.end = start
         self.newest: NewestRecord | None = None
@@ -111,14 +118,14 @@ class LogScan:
         self.number: EntryNumber | None = None
         self._before: EntryNumber | None = None
         self._limit = end
-        self._trusted_end = trusted_end
-        self._latest_ms = earliest_ms
-        self._evidence = evidence or Evidence()
+        self._trusted_end = known.trusted_end
+        self._latest_ms = known.earliest_ms
+        self._evidence = evidence = known.evidence
         self._sequence = QueueSequence(
-            seed,
-            self._evidence.physical_offset_of,
-            deleted_until=self._evidence.deleted_until,
-            multi_dispatch=multi_dispatch,
+            known.seed,
+            evidence.physical_offset_of,
+            deleted_until=evidence.deleted_until,
+            multi_dispatch=known.multi_dispatch,
         )
         self._lost_bytes = 0
         self._disproved = disproved or (lambda suspect: None)

@@ -17,7 +17,7 @@ from engine.files.file_scan import file_name
 from engine.files.layout import StoreLayout
 from engine.files.mapped_file import used_end
 from engine.log.evidence import Evidence
-from engine.log.scan import LogScan
+from engine.log.scan import Known, LogScan
 from engine.log.sequence import Seed, Suspect
 from engine.open.features import has_extensions
 from engine.open.geometry import ChosenSizes
@@ -97,24 +97,17 @@ class Check:
                 kind.take_back(suspect)
 
         yield from file_problems(parts.layout, parts.log.files)
-        scan = LogScan(
-            self._log.files,
-            begin,
-            self._seed(),
-            evidence=self._evidence,
-            end=self._end,
-            disproved=take_back,
-            multi_dispatch=parts.multi_dispatch or shows_multi_dispatch(self._log, parts.queues, begin),
-            progress=self._tell,
-        )
-        known = 0
+        multi_dispatch = parts.multi_dispatch or shows_multi_dispatch(self._log, parts.queues, begin)
+        known = Known(self._seed(), self._evidence, multi_dispatch=multi_dispatch)
+        scan = LogScan(self._log.files, begin, known, end=self._end, disproved=take_back, progress=self._tell)
+        reported = 0
         for found in scan:
             queued = parts.deleted.without_queues(found)
             for kind in compared:
                 kind.put_scanned(queued)
-            yield from self._damage_problems(scan.damaged[known:])
-            known = len(scan.damaged)
-        yield from self._damage_problems(scan.damaged[known:])
+            yield from self._damage_problems(scan.damaged[reported:])
+            reported = len(scan.damaged)
+        yield from self._damage_problems(scan.damaged[reported:])
         end = scan.end if self._end is None else self._end
         if self._end is None:
             yield from self._tail_problems(end)

@@ -21,7 +21,7 @@ from engine.files.file_scan import folders_in
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.watch import Watch
 from engine.log.entries import ENTRY, is_pre_blank
-from engine.log.scan import LogScan
+from engine.log.scan import Known, LogScan
 from engine.log.sequence import queued_rows
 from engine.open.features import BATCH_QUEUES, StoreFeatures, features_of
 from engine.open.geometry import ChosenSizes, choose_at, find_sizes, index_paths, remembered_sizes
@@ -357,7 +357,7 @@ class Follower:
         if begin >= end:
             return begin
         files = self._log.files
-        scan = LogScan(files, begin, lambda topic, queue_id: None, end=end, trusted_end=end, pages=MappedFile.whole)
+        scan = LogScan(files, begin, Known(trusted_end=end), end=end, pages=MappedFile.whole)
         for found in scan:
             headers, (rows, _) = found.records.headers, found.index_keys
             is_kept = ~is_rolled_back(headers["sys_flag"][rows])

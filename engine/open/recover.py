@@ -34,7 +34,7 @@ from engine.files.mapped_file import Access, MappedFile
 from engine.log.commit_log import CommitLog
 from engine.log.entries import ENTRY, Entries
 from engine.log.evidence import Evidence, QueueEvidence, read_evidence, with_entries
-from engine.log.scan import LogScan
+from engine.log.scan import Known, LogScan
 from engine.log.sequence import SPARE, Seed, Suspect
 from engine.log.tombstone import fits_tombstone, keep_bytes, write_tombstone
 from engine.log.unread import Range, UnreadRanges, keep_entries, parts_of
@@ -216,12 +216,8 @@ class _Recovery:
         self._log_scan = LogScan(
             log.files,
             start,
-            self._seed(start),
-            evidence=self._evidence,
-            trusted_end=trusted_end,
-            earliest_ms=self._earliest_ms(start),
+            Known(self._seed(start), self._evidence, trusted_end, self._earliest_ms(start), self._multi_dispatch),
             disproved=self._take_back,
-            multi_dispatch=self._multi_dispatch,
             progress=self._tell if self._progress else None,
         )
         for found in self._log_scan:

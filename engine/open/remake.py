@@ -10,7 +10,7 @@ from engine.deadline import check_deadline
 from engine.derived.remade import Made
 from engine.derived.scanned_rows import rows_by_queue
 from engine.log.entries import ENTRY
-from engine.log.scan import LogScan
+from engine.log.scan import Known, LogScan
 
 if TYPE_CHECKING:
     from engine.derived.store_files import StoreFiles
@@ -36,10 +36,8 @@ class LogEntries:
         scan = LogScan(
             parts.log.files,
             begin,
-            lambda topic, queue_id: None,
+            Known(trusted_end=stop, multi_dispatch=parts.multi_dispatch),
             end=stop,
-            trusted_end=stop,
-            multi_dispatch=parts.multi_dispatch,
             pages=lambda file: file.pages()[: max(stop - file.start, 0)],
         )
         offsets, entries = [np.zeros(0, np.int64)], [np.zeros(0, ENTRY)]

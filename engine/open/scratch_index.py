@@ -16,7 +16,7 @@ from engine.derived.derived import Losses
 from engine.errors import RefusedReadError
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.scratch import ScratchDirectory
-from engine.log.scan import LogScan
+from engine.log.scan import Known, LogScan
 from engine.record.scan import ScannedRecords
 from engine.results import NewestRecord
 from engine.settings.config import RecoveryProgress
@@ -59,7 +59,7 @@ class DerivedIndex:
         self.end = began = max(self.end, log.min_offset)
         if began >= end:
             return False
-        scan = LogScan(log.files, began, lambda topic, queue_id: None, end=end, trusted_end=end, pages=MappedFile.whole)
+        scan = LogScan(log.files, began, Known(trusted_end=end), end=end, pages=MappedFile.whole)
         for found in scan:
             index.put_scanned(found)
             self.end = scan.end
@@ -103,10 +103,9 @@ class Derivation:
         return LogScan(
             self._log.files,
             start,
-            self._seed(start),
-            trusted_end=self._newest_start(),  # older files are whole, and readers check bodies
+            # older files are whole, and readers check bodies
+            Known(self._seed(start), trusted_end=self._newest_start(), multi_dispatch=self._multi_dispatch),
             disproved=self._take_back,
-            multi_dispatch=self._multi_dispatch,
             pages=MappedFile.whole,
             is_settled=self._is_settled,
         )

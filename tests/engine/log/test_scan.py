@@ -14,7 +14,7 @@ from engine.derived.derived import Losses
 from engine.derived.queues_from_log import QueuesFromLog
 from engine.files.disk import Disk
 from engine.files.mapped_file import Access
-from engine.log.scan import LogScan
+from engine.log.scan import Known, LogScan
 from engine.record.message import Message
 from engine.record.scan import CHUNK_BYTES
 from engine.results import DamageKind
@@ -30,7 +30,7 @@ def renumber(store: SmallStore, places: list[int], offsets: list[int]) -> None:
 
 
 def log_scan(store: SmallStore) -> LogScan:
-    return LogScan(store.log_files, 0, lambda topic, queue_id: 0)
+    return LogScan(store.log_files, 0, Known(lambda topic, queue_id: 0))
 
 
 def dispatched(store: SmallStore, folder: Path) -> ConsumeQueues:
