@@ -117,7 +117,7 @@ class MessageStore:
         self._consumer_offsets = ConsumerOffsets(layout.consumer_offsets, layout.lmq_consumer_offsets)
         writes = config.mode is OpenMode.WRITE and config.stopped is None
         self._sums = OffsetIndexes(
-            opened.parts.layout.own / "sums",
+            opened.parts.layout.sums,
             RowSource(opened.parts.log.files, body_limit_bytes, self._reader.records.of_entry, self._reader.body_sizes),
             trusted_end=opened.recovered.trusted_end,
             checked_before=opened.parts.log.readable_end,
@@ -761,14 +761,14 @@ class MessageStore:
             self._topics.queue_ids(topic)
         else:
             self._topics.require_queue(topic, queue)
-        folder, config = self._parts.layout.own / "drop", self.config
+        folder, config = self._parts.layout.drop, self.config
         if is_used(folder, topic, queue):
             check_deadline()
         return DropBox(self, folder, topic, queue, config.clock, config.max_message_bytes)
 
     def drop_boxes(self) -> list[FoundBox]:
         """The drop boxes that may contain files. OSError, ObstructedError."""
-        return list(boxes_below(self._parts.layout.own / "drop"))
+        return list(boxes_below(self._parts.layout.drop))
 
     # life
 

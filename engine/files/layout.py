@@ -135,6 +135,16 @@ class StoreLayout:
         return self.own / "damaged"
 
     @property
+    def drop(self) -> Path:
+        """Files that wait in drop boxes."""
+        return self.own / "drop"
+
+    @property
+    def sums(self) -> Path:
+        """Sums of body sizes, with which streams find their messages."""
+        return self.own / "sums"
+
+    @property
     def coverage(self) -> Path:
         """Recovery point: physical offset before which derived data is on disk."""
         return self.own / "coverage.json"

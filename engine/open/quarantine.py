@@ -27,8 +27,6 @@ from engine.settings.config_file import BACKUP_SUFFIX, intact
 if TYPE_CHECKING:
     from engine.files.file_queue import FileQueue
 
-"""Folder below `StoreLayout.own`."""
-
 
 def quarantine_foreign(layout: StoreLayout, problems: Sequence[Problem], disk: Disk) -> Iterator[str]:
     """Move the foreign files among `problems`; yield a sentence for each. OSError.
