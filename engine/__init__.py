@@ -30,7 +30,7 @@ b'3 plums'
 """
 
 from engine.backup import BackedUp, back_up
-from engine.deadline import WouldBlock, check_deadline, nonblocking, uncollected
+from engine.deadline import WouldBlock, check_deadline, nonblocking, uncollected, within
 from engine.errors import (
     AnotherStoreError,
     BackupError,
@@ -239,6 +239,7 @@ __all__ = [
     "uncollected",
     "with_broker_conf",
     "with_options",
+    "within",
     "write_at_once",
     "writer_of",
 ]

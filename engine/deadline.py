@@ -9,13 +9,23 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
 
+def _call_again() -> None:
+    raise RuntimeError("this call takes long: another thread has to make it")
+
+
 class WouldBlock(Exception):
     """Not done: it takes long, and this thread must not block. No StoreError: nothing is wrong."""
+
+    def __init__(self, work: Callable[[], object] = _call_again) -> None:
+        super().__init__("it takes long")
+        self.work = work
+        """Does what takes long, in another thread: then this one makes its call again. Without work another thread has
+        to make the call."""
 
 
 class _State(threading.local):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import NoReturn, TypeVar
 
-from engine import Expired, MessageStore, StoreError
+from engine import Expired, MessageStore, StoreError, within
 from fsstore.accounts import Accounts
 from fsstore.handover.memory import Handover
 from fsstore.interface import (
@@ -498,11 +499,12 @@ class Filesystem:
         return known
 
     def _at_once(self, call: Callable[[], object]) -> None:
-        """Make a call to its end before the first request, even if it is slow work."""
+        """Make a call to its end before the first request, or for one that failed, even if it is slow work."""
         try:
             call()
         except SlowWork as slow:
-            slow.work()
+            with within(math.inf):
+                slow.work()
             self._at_once(call)
 
     def settle(self) -> None:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.deadline import check_deadline
+from engine.deadline import WouldBlock, check_deadline
 from engine.derived.queue_end import ends_at, holds_more, scanned_end, searched_end, shown_prefix, unbroken_tail
 from engine.derived.remade import MOST_RUNS, Make, Run
 from engine.errors import QueueGapError, ReadError, RefusedReadError, RetiredFileError, UnreadableRangeError
@@ -407,15 +408,22 @@ class ConsumeQueue(QueueEnd):
         return entry
 
     def _from_log(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """The entry made from the log, None if the log lacks it. WouldBlock on a nonblocking thread if much of the log
-        must be read, or another thread reads it."""
+        """The entry made from the log, None if the log lacks it. WouldBlock with its work on a nonblocking thread, if
+        much of the log must be read, or another thread reads it."""
+        try:
+            return self._made_entry(queue_offset)
+        except WouldBlock:
+            raise WouldBlock(partial(self._made_entry, queue_offset)) from None
+        except (ReadError, OSError):
+            return None
+
+    def _made_entry(self, queue_offset: int) -> tuple[int, int, int] | None:
+        """As `_from_log`. ReadError, OSError."""
         if not self._making.acquire(blocking=False):
             check_deadline()
             self._making.acquire()
         try:
-            with suppress(ReadError, OSError):
-                return self._run_of(queue_offset).find(queue_offset)
-            return None
+            return self._run_of(queue_offset).find(queue_offset)
         finally:
             self._making.release()
 

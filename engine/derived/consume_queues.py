@@ -8,13 +8,14 @@ opened at its first use.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from engine.deadline import uncollected
+from engine.deadline import uncollected, within
 from engine.derived.consume_queue import ConsumeQueue
 from engine.derived.remade import Make
 from engine.errors import ReadError, RefusedReadError
@@ -131,12 +132,13 @@ class ConsumeQueues:
             return self.by_key.get((topic, queue_id)) or self._open(topic, queue_id)
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
-        queue = self._found((topic, queue_id))
-        if self._visible_end is not None:
-            queue.truncate(self._visible_end)
-            if self.access is Access.READ:
-                queue.take_in(self._visible_end)  # a damaged entry may have hidden later ones
-        queue.begin_at(self._min_physical)
+        with within(math.inf):  # any other thread would hold the lock as long
+            queue = self._found((topic, queue_id))
+            if self._visible_end is not None:
+                queue.truncate(self._visible_end)
+                if self.access is Access.READ:
+                    queue.take_in(self._visible_end)  # a damaged entry may have hidden later ones
+            queue.begin_at(self._min_physical)
         self.by_key[topic, queue_id] = queue
         return queue
 

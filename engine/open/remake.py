@@ -15,8 +15,8 @@ from engine.log.scan import Known, LogScan
 if TYPE_CHECKING:
     from engine.derived.store_files import StoreFiles
 
-LONG_BYTES = 32 << 20
-"""Reading more of the log than this checks the deadline."""
+LONG_BYTES = 64 << 10
+"""Reading more of the log than this checks the deadline: short records take up to 3 ms."""
 
 
 class LogEntries:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from engine import MessageStore, OpenMode, StoreError
+from engine import MessageStore, OpenMode, StoreError, WouldBlock
 from fsstore.core import Filesystem
 from fsstore.fuse import dirents
 from fsstore.fuse import protocol as wire
@@ -408,6 +408,8 @@ class JournaledHandlers(RequestHandlers):
             handler(unique, inode, request)
         except SlowWork as slow:
             slow.work = partial(journal.run, slot, slow.work)
+            raise
+        except WouldBlock:  # before anything was done
             raise
         except Exception as error:
             self._core.handles.keep(handle, unique & ~RESENT, errno_of(error) or errno.EIO)

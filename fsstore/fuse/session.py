@@ -7,9 +7,10 @@ Requests are handled one after the other on trio's thread:
             │ none waits: poll in place; none for LINGER_MS: wait through trio
             │ CROWD_REQUESTS came without a wait: receive up to READ_AT_MOST, handle one of each user in turn (turns)
 
-Most answers need no waiting, and a trio checkpoint for each would cost more than the answer. trio runs after
-TURN_REQUESTS requests, after BUSY_REQUESTS while a request waits for slow work or for pyfuse3, and whenever the kernel
-is idle. Reads and writes that never block keep the interpreter's lock from the threads of slow work.
+In a turn the loop never blocks: what takes long is done in a thread (`SlowWork`, `WouldBlock`), then the request is
+handled again. Most answers need no waiting, and a trio checkpoint for each would cost more than the answer. trio runs
+after TURN_REQUESTS requests, after BUSY_REQUESTS while a request waits for slow work or for pyfuse3, and whenever the
+kernel is idle. Reads and writes that never block keep the interpreter's lock from the threads of slow work.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from typing import Protocol
 
 import trio
 
-from engine import read_at_once, read_through, write_at_once
+from engine import WouldBlock, nonblocking, read_at_once, read_through, write_at_once
 from fsstore.accounts import FEWEST_THREADS, Accounts, Bound, Resource
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.errors import errno_for
@@ -311,6 +312,8 @@ class RequestLoop:
         self.poisoned: Mapping[int, Handler] = {}
         """Handlers by `unique` without RESENT, for requests that killed servers."""
         self.figures = RequestFigures()
+        self._at_once = 0
+        """Requests that came one after the other without a wait."""
         self._user = -1
         self._others_s = 0.0
         """When a request came whose user is not that of the request before."""
@@ -330,23 +333,32 @@ class RequestLoop:
                 self._ending()
 
     async def _take_requests(self, nursery: trio.Nursery) -> None:
-        taken = at_once = 0
+        while self._channel.is_mounted:
+            with nonblocking():
+                is_idle = self._turn(nursery)
+            if is_idle:
+                self.working[0] = 0
+                await self._channel.wait()
+            else:
+                await trio.lowlevel.checkpoint()
+
+    def _turn(self, nursery: trio.Nursery) -> bool:
+        """Take requests until trio has to run; returns whether there are none."""
+        taken = 0
         while self._channel.is_mounted:
             is_busy = self._slow or self._relay.waiting
             if taken >= (BUSY_REQUESTS if is_busy else TURN_REQUESTS):
-                await trio.lowlevel.checkpoint()
-                taken = 0
-            request = self._next(read_on=at_once >= CROWD_REQUESTS)
-            at_once = at_once + 1 if request is not None else 0
+                return False
+            request = self._next(read_on=self._at_once >= CROWD_REQUESTS)
+            self._at_once = self._at_once + 1 if request is not None else 0
             if request is not None:
                 taken += 1
                 self._take(request, nursery)
                 if taken % BURST_REQUESTS == 0 and self._must_pause():
                     time.sleep(PAUSE_S)
             elif is_busy or not self._channel.is_ready(LINGER_MS):
-                self.working[0] = 0
-                await self._channel.wait()
-                taken = 0
+                return True
+        return False
 
     def _must_pause(self) -> bool:
         """Whether a user asks so much that the processes of another one hardly run."""
@@ -395,7 +407,8 @@ class RequestLoop:
         self.working[0] = unique
         try:
             handler(unique, inode, request)
-        except SlowWork as slow:
+        except (SlowWork, WouldBlock) as blocked:
+            slow = _slow_work(blocked)
             self.working[0] = 0
             self._slow.append(inode)
             if slow.is_in_turn:
@@ -431,7 +444,8 @@ class RequestLoop:
         finally:
             self._slow.remove(inode)
         if slow.is_in_turn:
-            self._take_queued(inode, nursery)
+            with nonblocking():
+                self._take_queued(inode, nursery)
 
     async def _work(self, slow: SlowWork, handler: Handler, request: memoryview) -> None:
         _, _, unique, inode, user = REQUEST_OF_USER.unpack_from(request)
@@ -442,10 +456,11 @@ class RequestLoop:
                     await trio.to_thread.run_sync(work, limiter=UNLIMITED)
                 self._accounts.caller = user
                 self.working[0] = unique
-                handler(unique, inode, request)
-            except SlowWork as more:
+                with nonblocking():
+                    handler(unique, inode, request)
+            except (SlowWork, WouldBlock) as more:
                 self.working[0] = 0
-                slow = more.with_traceback(None)  # else it and this frame would hold each other
+                slow = _slow_work(more.with_traceback(None))  # else it and this frame would hold each other
             except Exception as error:
                 self._refuse(error, handler, unique, request)
                 return
@@ -473,6 +488,11 @@ class RequestLoop:
             if inode in self._queued:
                 self._queued[inode].extend(queued)
                 return
+
+
+def _slow_work(blocked: SlowWork | WouldBlock) -> SlowWork:
+    """The slow work that a request has to wait for."""
+    return blocked if isinstance(blocked, SlowWork) else SlowWork(blocked.work)
 
 
 def _pin(buffer: bytearray) -> None:

@@ -43,6 +43,8 @@ CONFIG = replace(
 COUNT = 300
 LOG, QUEUE, INDEX = "/store/commitlog/*", "/store/consumequeue/T/0/*", "/store/index/2*"
 MODES = pytest.mark.parametrize("mode", list(OpenMode))
+READ_LATE = pytest.mark.parametrize("mode", [OpenMode.WRITE, OpenMode.FOLLOW])
+"""Modes whose opening leaves pages of a short queue unread."""
 
 
 def body_of(number: int) -> bytes:
@@ -181,13 +183,32 @@ def test_a_nonblocking_thread_waits_for_no_other_that_reads_entries_from_the_log
             assert bytes(store.get("T", 0, 8).body) == body_of(8)
 
 
-def test_a_nonblocking_thread_reads_not_much_of_the_log(disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.open.remake.LONG_BYTES", 0)
-    with opened(disk, OpenMode.READ_ONLY) as store:
+@READ_LATE
+def test_a_nonblocking_thread_reads_not_much_of_the_log(disk: FaultyDisk, mode: OpenMode) -> None:
+    with opened(disk, mode) as store:
+        store.bounds("T", 0)
         disk.inject(Rule("read", QUEUE))
-        with pytest.raises(WouldBlock), nonblocking():
+        with pytest.raises(WouldBlock) as blocked, nonblocking():
             store.get("T", 0, 8)
-        assert unread(store) == set()
+        blocked.value.work()
+        with nonblocking():
+            assert unread(store) == set()
+
+
+def test_the_work_of_a_call_that_would_block_says_why_it_fails(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(disk, OpenMode.WRITE) as store:
+        store.bounds("T", 0)
+        disk.inject(Rule("read", QUEUE))
+        with pytest.raises(WouldBlock) as blocked, nonblocking():
+            store.get("T", 0, 8)
+        read = LogEntries.__call__
+        monkeypatch.setattr(LogEntries, "__call__", lambda *part: os.read(-1, 1) and read(*part))
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            blocked.value.work()
+        with pytest.raises(RefusedReadError):
+            store.get("T", 0, 8)
 
 
 @pytest.mark.parametrize("is_late", [False, True])
@@ -602,6 +623,19 @@ def test_a_mount_over_a_queue_that_is_refused_serves_all(disk: FaultyDisk, tmp_p
         assert (mount.root / "other" / "0" / f"{0:020d}").read_bytes() == b"there"
         assert (mount.root / "T" / "0" / f"{COUNT - 1:020d}").read_bytes() == body_of(COUNT - 1)
         assert mount.status()["topics"]["T"]["queues"]["0"] == {"min_offset": 0, "max_offset": COUNT}
+
+
+@READ_LATE
+def test_a_mount_serves_a_queue_that_is_refused_later(disk: FaultyDisk, tmp_path: Path, mode: OpenMode) -> None:
+    """A thread reads the entries from the log; then the request is handled again."""
+    with mounted(tmp_path, store=disk.root / "store", config={"mode": mode.name}) as mount:
+        queue = mount.root / "T" / "0"
+        assert queue.stat().st_size == 0
+        disk.inject(Rule("read", QUEUE))
+        for number in (8, 7, COUNT - 1):
+            assert (queue / f"{number:020d}").read_bytes() == body_of(number)
+        assert sum(entry.stat().st_size for entry in os.scandir(queue)) == COUNT * len(body_of(0))
+        assert (mount.root / "T" / "0.log").read_bytes().count(b"\n") == COUNT
 
 
 @MODES

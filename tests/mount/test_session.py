@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 import trio
 
+from engine import WouldBlock, check_deadline
 from fsstore.accounts import Accounts
 from fsstore.fuse.protocol import Opcode, done, failed
 from fsstore.fuse.rare import Relay
@@ -125,6 +126,30 @@ def test_slow_work_is_done_in_threads_until_there_is_no_more_and_then_answered_o
 
     assert sorted(serve(channel, handle)) == sorted([done(7), done(8)])
     assert done_work == [0, 1]
+
+
+def test_a_call_that_would_block_the_loop_is_made_after_its_work_in_a_thread() -> None:
+    channel = ScriptedChannel([(KNOWN, 7), (KNOWN, 8), (KNOWN, 9)], 3)
+    is_answered, workers = threading.Event(), list[int]()
+
+    def work() -> None:
+        check_deadline()  # a thread has time
+        workers.append(threading.get_ident())
+        is_answered.wait(30)
+
+    def handle(unique: int) -> None:
+        with pytest.raises(WouldBlock):
+            check_deadline()
+        if unique == 7 and not workers:
+            raise WouldBlock(work)
+        if unique == 9:
+            is_answered.set()
+            raise WouldBlock  # a defect: a call without work, which no thread makes
+        channel.send(done(unique))
+
+    assert sorted(serve(channel, handle)) == sorted([done(7), done(8), failed(9, errno.EIO)])
+    assert workers != [threading.get_ident()]
+    check_deadline()
 
 
 def test_requests_for_an_inode_wait_while_something_is_published_through_it() -> None:
