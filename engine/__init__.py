@@ -71,6 +71,7 @@ from engine.errors import (
     WriteError,
 )
 from engine.events import Expired, StoreListener
+from engine.figures import Figure, counter, gauge, rows_of
 from engine.files.lock import writer_of
 from engine.log.delay import SCHEDULE_TOPIC
 from engine.open.offline import check_store
@@ -161,6 +162,7 @@ __all__ = [
     "DuplicateLogFileError",
     "Expired",
     "ExpiredMessageError",
+    "Figure",
     "FileOwner",
     "FileSizes",
     "FlushFailedError",
@@ -227,6 +229,8 @@ __all__ = [
     "check_message",
     "check_online",
     "check_store",
+    "counter",
+    "gauge",
     "group_problem",
     "nonblocking",
     "options_of",
@@ -234,6 +238,7 @@ __all__ = [
     "read_through",
     "repair_store",
     "retention_from",
+    "rows_of",
     "split_text",
     "topic_problem",
     "uncollected",

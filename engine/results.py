@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from operator import not_
 from typing import NamedTuple
 
+from engine.figures import counter, gauge
 from engine.record.header import message_id
 
 
@@ -73,14 +75,20 @@ class RecoveryReport:
     as errors. `rebuilt`: names of the derived data that was rebuilt. `notes`: sentences for the user.
     """
 
-    clean: bool = True
-    scanned_bytes: int = 0
+    clean: bool = gauge("1 if the last writer had not closed the store", metric="recovered", number=not_, default=True)
+    scanned_bytes: int = gauge("Bytes of the log that it read", metric="recovery_scanned_bytes", default=0)
     scanned_messages: int = 0
-    cut_bytes: int = 0
-    damaged: tuple[int, ...] = ()
+    cut_bytes: int = gauge("Bytes of a torn tail that it cut", metric="recovery_cut_bytes", default=0)
+    damaged: tuple[int, ...] = gauge(
+        "Places of the log that it could not read",
+        metric="recovery_damaged",
+        number=len,
+        notice="damage place in the log can't be read (mountctl check)",
+        default=(),
+    )
     rebuilt: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    seconds: float = 0.0
+    seconds: float = gauge("Duration of the opening", metric="recovery_seconds", number=float, default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,61 +135,76 @@ class IndexState(NamedTuple):
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStats:
     """The store in figures; JSON-able with `dataclasses.asdict`. Sizes in bytes, counters since this open."""
 
     path: str
     mode: str
-    read_only_reason: str | None
-    messages: int
-    topics: int
-    queues: int
-    min_physical_offset: int
-    physical_end: int
-    durable_end: int
-    commit_log_files: int
-    consume_queue_files: int
-    index_files: int
-    commit_log_file_bytes: int
-    consume_queue_file_bytes: int
-    index_slots: int
-    index_entries: int
-    size_bytes: int
-    disk_free_bytes: int
-    disk_total_bytes: int
-    put_messages: int
-    put_bytes: int
-    read_messages: int
-    read_bytes: int
-    queries: int
-    flushes: int
-    expired_files: int
-    expired_messages: int
-    expired_bytes: int
-    sync_flush: bool
-    opened_at_ms: int
-    commit_log_kind: str = "RocketMQ"
+    read_only_reason: str | None = gauge("1 if nothing can be published", metric="read_only", number=bool)
+    messages: int = gauge("Messages that can be read")
+    topics: int = gauge("Topics")
+    queues: int = gauge("Queues of all topics")
+    min_physical_offset: int = gauge("Physical offset at which the log begins: records before it have expired")
+    physical_end: int = gauge("Physical offset at which the next record is stored")
+    durable_end: int = gauge("Physical offset up to which the log is on disk")
+    commit_log_files: int = gauge("Files of the log")
+    consume_queue_files: int = gauge("Files of consume queues")
+    index_files: int = gauge("Files of the index")
+    commit_log_file_bytes: int = gauge("Size of each file of the log")
+    consume_queue_file_bytes: int = gauge("Size of each file of a consume queue")
+    index_slots: int = gauge("Hash slots of an index file")
+    index_entries: int = gauge("Keys that an index file holds at most")
+    size_bytes: int = gauge("Size of all these files; the next file of the log is made ahead")
+    disk_free_bytes: int = gauge("Free space of the store's disk; of several disks, the largest")
+    disk_total_bytes: int = gauge("Size of that disk")
+    put_messages: int = counter("Messages stored since this daemon opened the store")
+    put_bytes: int = counter("Bytes of records stored since then")
+    read_messages: int = counter("Messages read since then, without reads that the kernel's cache answered")
+    read_bytes: int = counter("Bytes of bodies read since then")
+    queries: int = counter("Look-ups of keys since then")
+    flushes: int = counter("Flushes of the log to disk since then")
+    expired_files: int = counter("Files of the log that retention deleted since then")
+    expired_messages: int = counter("Messages in these files")
+    expired_bytes: int = counter("Bytes of these files")
+    sync_flush: bool = gauge("1 if a write is answered when it is on disk")
+    opened_at_ms: int = gauge("Time when this daemon opened the store, in milliseconds since 1970")
+    commit_log_kind: str
     """Format of the commit log: RocketMQ's own, or DLedger's."""
-    index: str = "in use"
+    index: str = gauge(
+        "0 if a follower can't find keys, or not all of them",
+        metric="index_in_use",
+        number=lambda state: state in ("in use", "rebuilt", "derived"),
+    )
     """`IndexState.state`."""
-    index_reason: str | None = None
-    queues_derived: str | None = None
+    index_reason: str | None
+    queues_derived: str | None = gauge(
+        "1 if queues are made from the log, not read from the writer's files", number=bool
+    )
     """Reason why consume queues are derived from the log; None: the store's own are used."""
-    not_shown: tuple[str, ...] = ()
+    not_shown: tuple[str, ...] = gauge("Kinds of data in the store that are not read", number=len)
     """Sentences: data in a form that is not read, and the offset after which a follower can't read the log."""
-    damaged_places: int = 0
-    """Count of log offsets where readers met a damaged record since this open."""
-    no_space_reason: str | None = None
+    damaged_places: int = gauge(
+        "Places of the log that readers could not read since then",
+        notice="met place in the log that readers could not read",
+    )
+    no_space_reason: str | None = gauge(
+        "1 if a publication found no space, and there still is none", metric="no_space", number=bool
+    )
     """Reason why the newest publication found no space, while that lasts; None: it found space."""
-    last_deletion: Deletion | None = None
+    last_deletion: Deletion | None
     """The last deletion by retention since this open."""
-    refused_pages: int = 0
-    """Failed page reads of logs, queues and indexes, of all stores of this process since it began; retries count."""
-    ignored_errors: int = 0
-    """Disk errors since this open that cost only time or memory: an unwritten mark, unwritten sizes, delayed keys."""
-    last_ignored_error: str | None = None
-    recovery: RecoveryReport = field(default_factory=RecoveryReport)
+    refused_pages: int = gauge(
+        "Pages of the log, queues and index that the disk refused to read, since this daemon began",
+        notice="refused read by the disk: mountctl check tells where",
+    )
+    """Of all stores of this process; retries count."""
+    ignored_errors: int = gauge(
+        "Errors of the disk since then that cost only time or memory: marks or sizes not written",
+        notice="ignored error of the disk, last: {last_ignored_error}",
+    )
+    last_ignored_error: str | None
+    recovery: RecoveryReport
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,11 @@ import resource
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from engine import counter, gauge
 from fsstore.interface import FilesystemError
 
 SHARES = 8
@@ -88,18 +90,17 @@ def bounds_here() -> dict[Resource, Bound]:
     return {Resource.DESCRIPTORS: Bound(count, 8), **BOUNDS}
 
 
-class ResourceFigures(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ResourceFigures:
     """Present figures of one resource."""
 
-    limit: int
-    used: int
-    users: int
-    """Number of users that hold some."""
-    largest_user: int | None
+    limit: int = gauge("Amount for all users together")
+    used: int = gauge("Amount that users hold")
+    users: int = gauge("Number of users that hold some")
+    largest_user: int | None = field(kw_only=True)
     """The user with the largest amount; None: no user holds any."""
-    largest: int
-    """The amount of that user."""
-    refused: int
+    largest: int = gauge("Largest amount that one user holds")
+    refused: int = counter("Requests beyond their user's share")
 
 
 class _Pool:
@@ -206,4 +207,5 @@ class Accounts:
 def _figures_of(pool: _Pool) -> ResourceFigures:
     largest_user = max(pool.held, key=pool.held.__getitem__, default=None)
     largest = 0 if largest_user is None else pool.held[largest_user]
-    return ResourceFigures(pool.bound.limit, pool.used, len(pool.held), largest_user, largest, pool.refused)
+    counts = pool.bound.limit, pool.used, len(pool.held), largest, pool.refused
+    return ResourceFigures(*counts, largest_user=largest_user)

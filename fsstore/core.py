@@ -1,7 +1,7 @@
 """The filesystem core: paths, inodes and handles mapped to engine calls. It uses no FUSE type and no event loop.
 
         directories computed_links streams append store_reports    the nodes of all names but messages
-        status metrics                                             the texts of @store
+        figures status metrics                                     the texts of @store
         messages inodes                                            message files: computed inodes without nodes
         this module                                                a short method per request: inodes, handles to nodes
 
@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from functools import partial
 from typing import NoReturn, TypeVar
 
@@ -46,6 +47,7 @@ from fsstore.tree.attributes import AttributeFactory
 from fsstore.tree.deferred import deferred
 from fsstore.tree.directories import QueueDirectory, RootDirectory, TopicDirectory, Tree
 from fsstore.tree.drop import DropDirectory, DropFile, SetattrRequest
+from fsstore.tree.figures import RestartFigures, mount_figures
 from fsstore.tree.groups import GroupsDirectory
 from fsstore.tree.inodes import COMPUTED, MESSAGE, ComputedInodes, InodeTable, NodeKey
 from fsstore.tree.limited_log import LIMITED_LOG
@@ -54,10 +56,10 @@ from fsstore.tree.memory_budget import HandoverShares, MemoryBudget, UnansweredS
 from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
 from fsstore.tree.metrics import (
     RequestFigures,
-    account_metrics,
-    handover_metrics,
+    metric,
     metrics_of,
     process_metrics,
+    record_metrics,
     refusal_metrics,
     request_metrics,
 )
@@ -141,30 +143,22 @@ class Filesystem:
         directory = StoreDirectory(context)
 
         def status_text() -> bytes:
-            figures = {
-                "parquet": self._parquet.status(),
-                "complaints": {"made": LIMITED_LOG.made, "left_out_of_log": LIMITED_LOG.left_out},
-                "memory": {
-                    "budget_bytes": self.memory.limit_bytes,
-                    "bytes": self.memory.used,
-                    "refused": self.memory.refused,
-                },
-                "handover": None if self._handed_over is None else self._handed_over.figures()._asdict(),
-                "accounts": {kind.value: row._asdict() for kind, row in self.accounts.figures().items()},
-            }
-            return to_json({"pid": os.getpid(), **status_of(store), **figures, **status()})
+            figures = asdict(mount_figures(LIMITED_LOG, self.memory, self._handed_over))
+            mine = {"pid": os.getpid(), **status_of(store), "parquet": self._parquet.status()}
+            return to_json({**mine, **figures, **status()})
 
         def metrics_text() -> bytes:
             now_ns = context.clock_ns()
             seen_s = None if self._followed_ns is None else (now_ns - self._followed_ns) / 1e9
+            evicted = [(None, self.memory.evicted)]
             more = (
                 *process_metrics(self._started_ns / 1e9, seen_s),
                 *refusal_metrics(context.refusals.counts),
-                *account_metrics(self.accounts.figures()),
-                *(handover_metrics(self._handed_over.figures()) if self._handed_over is not None else ()),
+                *record_metrics("", [(None, self.restarts)]),
+                *metric("memory_evicted_total", "counter", "Evictions of data kept for further reads", evicted),
                 *request_metrics(self.requests, LIMITED_LOG.by_errno),
             )
-            return metrics_of(store, LIMITED_LOG, self.memory, context.survival, more)
+            return metrics_of(store, mount_figures(LIMITED_LOG, self.memory, self._handed_over), more)
 
         directory.add_report("status.json", status_text)
         directory.add_report("config.json", lambda: to_json(config_of(store, options)))
@@ -176,6 +170,12 @@ class Filesystem:
         if not self.read_only:
             directory.add(b"control", ControlFile(context))
         return directory
+
+    @property
+    def restarts(self) -> RestartFigures:
+        """The daemons that served this mount before."""
+        known = self._handed_over
+        return RestartFigures() if known is None else RestartFigures(known.restarts, known.planned_restarts)
 
     def _refusals_text(self) -> bytes:
         """The refusals that the user of the present request may see."""
@@ -481,8 +481,6 @@ class Filesystem:
         the first request. Returns the inodes that the last server gave out: the kernel's caches of them may be
         outdated."""
         self._handed_over = handed_over
-        self._context.survival.restarts = handed_over.restarts
-        self._context.survival.planned_restarts = handed_over.planned_restarts
         self._computed.begin = handed_over.computed_begin
         attribute_factory = self._context.attribute_factory
         attribute_factory.started_ns = handed_over.started_ns(attribute_factory.started_ns)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from engine.figures import gauge
 from engine.files.disk import Disk, read_own_file, whole_number, write_own_file
 
 VERSION = 1
@@ -65,10 +66,14 @@ class CheckNote:
 
     begun_ms: int
     seen_ms: int
-    ended_ms: int
-    done_bytes: int
-    total_bytes: int
-    findings: int = 0
+    ended_ms: int = gauge(
+        "Time when the last check of the mounted store ended, in seconds since 1970; 0 until then",
+        metric="end_time_seconds",
+        number=lambda time_ms: time_ms / 1000,
+    )
+    done_bytes: int = gauge("Bytes of the log that the last check has read so far")
+    total_bytes: int = gauge("Bytes of the log that it reads in total")
+    findings: int = gauge("Findings of the last check, once it has ended", default=0)
     first: tuple[str, ...] = ()
 
     def state(self, now_ms: int) -> str:

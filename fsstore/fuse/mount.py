@@ -22,6 +22,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -132,8 +133,7 @@ class MountTasks:
         return {
             "version": VERSION,
             "outlives_daemon": self.outlives,
-            "restarts": keeper.memory.restarts if keeper is not None else 0,
-            "planned_restarts": keeper.memory.planned_restarts if keeper is not None else 0,
+            **asdict(self._core.restarts),
             "keeper_pid": keeper.pid if keeper is not None and self.outlives else None,
         }
 

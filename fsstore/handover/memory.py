@@ -43,7 +43,7 @@ from fsstore.handover.layout import (
     HandoverError,
 )
 from fsstore.handover.nodes import NodeRecords
-from fsstore.handover.records import NODE, Records
+from fsstore.handover.records import Records
 from fsstore.handover.requests import RESENT, RequestJournal
 from fsstore.handover.shares import Ledger
 
@@ -55,25 +55,6 @@ QUICK_KILL_NS = 1_000_000_000
 """A SIGKILL counts against a request within this time after the server's first answer, or before that answer."""
 LONGEST_STORE_WORD = LARGEST_STORE_BYTES // 6 - 64
 """Characters of a text in a StoreNote; JSON may write each as six bytes."""
-
-
-class HandoverFigures(NamedTuple):
-    """Figures of the memory that outlives the daemon."""
-
-    bytes: int
-    """Memory that live and dead records take."""
-    limit_bytes: int
-    """The largest size of the memory."""
-    live_bytes: int
-    """Bytes of live records."""
-    names: int
-    """Inode numbers that the kernel knows, and the next server will know."""
-    handles: int
-    """Open files and directories."""
-    handles_lost: int
-    """Handles that answer EIO if this daemon is killed: their unpublished bytes are too long, or found no room."""
-    requests: int
-    """Unanswered requests that publish or change something."""
 
 
 class StoreNote(NamedTuple):
@@ -162,13 +143,15 @@ class Handover:
             if count >= (KILLS_TO_REFUSE if last == signal.SIGKILL else CRASHES_TO_REFUSE)
         }
 
-    def figures(self) -> HandoverFigures:
-        records = self.records
-        handles = self.handles
-        size = records.used_bytes + self._words[HANDLES_USED_WORD] * HANDLE_WORDS * 8
-        live_bytes = records.live_bytes + len(handles) * HANDLE_WORDS * 8
-        counts = len(records.of[NODE]), len(handles), len(handles.lost), len(self.requests.slots)
-        return HandoverFigures(size, MEMORY_BYTES, live_bytes, *counts)
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of live and dead records, and of the table of handles."""
+        return self.records.used_bytes + self._words[HANDLES_USED_WORD] * HANDLE_WORDS * 8
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of live records."""
+        return self.records.live_bytes + len(self.handles) * HANDLE_WORDS * 8
 
     @property
     def restarts(self) -> int:

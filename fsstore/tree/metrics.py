@@ -10,56 +10,17 @@ import errno
 import platform
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import accumulate
 
-from engine import CheckNote, MessageStore, Retention, StoreStats, options_of
-from fsstore.accounts import Resource, ResourceFigures
-from fsstore.handover.memory import HandoverFigures
+from engine import MessageStore, options_of, rows_of
 from fsstore.options import DISTRIBUTION
-from fsstore.tree.limited_log import RateLimitedLog
-from fsstore.tree.memory_budget import MemoryBudget
-from fsstore.tree.nodes import Survival
+from fsstore.tree.figures import MountFigures
 from fsstore.tree.status import bounds_by_topic, group_lags
 
 VERSION = version(DISTRIBUTION)
 """The version of the running program, also after another one was installed."""
-_COUNTERS = {
-    "put_messages": "Messages stored since this daemon opened the store",
-    "put_bytes": "Bytes of records stored since then",
-    "read_messages": "Messages read since then, without reads that the kernel's cache answered",
-    "read_bytes": "Bytes of bodies read since then",
-    "queries": "Look-ups of keys since then",
-    "flushes": "Flushes of the log to disk since then",
-    "expired_files": "Files of the log that retention deleted since then",
-    "expired_messages": "Messages in these files",
-    "expired_bytes": "Bytes of these files",
-}
-_GAUGES = {
-    "messages": "Messages that can be read",
-    "topics": "Topics",
-    "queues": "Queues of all topics",
-    "min_physical_offset": "Physical offset at which the log begins: records before it have expired",
-    "physical_end": "Physical offset at which the next record is stored",
-    "durable_end": "Physical offset up to which the log is on disk",
-    "commit_log_files": "Files of the log",
-    "consume_queue_files": "Files of consume queues",
-    "index_files": "Files of the index",
-    "commit_log_file_bytes": "Size of each file of the log",
-    "consume_queue_file_bytes": "Size of each file of a consume queue",
-    "index_slots": "Hash slots of an index file",
-    "index_entries": "Keys that an index file holds at most",
-    "size_bytes": "Size of all these files; the next file of the log is made ahead",
-    "disk_free_bytes": "Free space of the store's disk; of several disks, the largest",
-    "disk_total_bytes": "Size of that disk",
-    "sync_flush": "1 if a write is answered when it is on disk",
-    "opened_at_ms": "Time when this daemon opened the store, in milliseconds since 1970",
-    "damaged_places": "Places of the log that readers could not read since then",
-    "refused_pages": "Pages of the log, queues and index that the disk refused to read, since this daemon began",
-    "ignored_errors": "Errors of the disk since then that cost only time or memory: marks or sizes not written",
-}
-"""Help texts of the figures of `StoreStats`."""
 
 SAMPLE_OF = 64
 """The distance between timed requests of an operation, the first one included; a power of two."""
@@ -95,189 +56,100 @@ class RequestFigures:
         """Durations of timed requests by opcode."""
 
 
-def metrics_of(
-    store: MessageStore,
-    complaints: RateLimitedLog,
-    memory: MemoryBudget,
-    survival: Survival,
-    more: Iterable[str] = (),
-) -> bytes:
+Labels = Mapping[str, str] | None
+Samples = Iterable[tuple[Labels, float]]
+"""The values of a metric, each with its labels."""
+
+
+def metrics_of(store: MessageStore, mount: MountFigures, more: Iterable[str] = ()) -> bytes:
     """Figures in Prometheus' text format; `more` are further lines."""
-    bounds = [
-        (topic, queue, bounds) for topic, queues in bounds_by_topic(store).items() for queue, bounds in queues.items()
+    stats, check, topics = store.stats(), store.last_check(), bounds_by_topic(store)
+    retention: list[tuple[Labels, float]] = [({}, 0) if store.retention is None else (options_of(store.retention), 1)]
+    lags = [
+        row for group, of_group in group_lags(store, topics).items() for row in _of_queues(of_group, "lag", group=group)
     ]
+    problems = [(None, len(store.settings_problems()))]
     lines = [
-        *_store_metrics(store.stats()),
-        *_retention_metrics(store.retention),
-        *_check_metrics(store.last_check()),
-        *_figure("memory_budget_bytes", "gauge", "Memory that clients may make the daemon hold", memory.limit_bytes),
-        *_header("fsstore_memory_bytes", "gauge", "Memory that clients make the daemon hold"),
-        *(f"fsstore_memory_bytes{{{_labels(purpose=purpose)}}} {size}" for purpose, size in memory.used.items()),
-        *_figure("memory_refused_total", "counter", "Requests that were answered ENOBUFS", memory.refused),
-        *_figure("memory_evicted_total", "counter", "Evictions of data kept for further reads", memory.evicted),
-        *_figure("restarts_total", "counter", "Killed daemons that were replaced", survival.restarts),
-        *_figure(
-            "planned_restarts_total", "counter", "Daemons that mountctl restart replaced", survival.planned_restarts
-        ),
-        *_figure("complaints_total", "counter", "Requests that failed through no fault of the client", complaints.made),
-        *_figure(
-            "settings_problems",
-            "gauge",
-            "Files or entries below config/ that can't be understood",
-            len(store.settings_problems()),
-        ),
+        *record_metrics("", [(None, stats)]),
+        *record_metrics("", [(None, stats.recovery)]),
+        *metric("retention_info", "gauge", "1 if retention deletes; the labels are its options", retention),
+        *(() if check is None else record_metrics("check_", [(None, check)])),
+        *record_metrics("memory_", [(None, mount.memory)]),
+        *record_metrics("", [(None, mount.complaints)]),
+        *metric("settings_problems", "gauge", "Files or entries below config/ that can't be understood", problems),
+        *metric("queue_min_offset", "gauge", "Queue offset of the oldest message", _of_queues(topics, "min_offset")),
+        *metric("queue_max_offset", "gauge", "Queue offset of the next message", _of_queues(topics, "max_offset")),
+        *metric("group_lag", "gauge", "Messages of a queue that a consumer group has not consumed", lags),
+        *record_metrics("account_", [({"resource": name}, row) for name, row in mount.accounts.items()]),
+        *(() if mount.handover is None else record_metrics("handover_", [(None, mount.handover)])),
     ]
-    for name, text in (
-        ("min_offset", "Queue offset of the oldest message"),
-        ("max_offset", "Queue offset of the next message"),
-    ):
-        lines += _header(f"fsstore_queue_{name}", "gauge", text)
-        lines += [
-            f"fsstore_queue_{name}{{{_labels(topic=topic, queue=queue)}}} {values[name]}"
-            for topic, queue, values in bounds
-        ]
-    return "\n".join([*lines, *_lag_metrics(store, bounds), *more, ""]).encode("utf-8", "replace")
+    return "\n".join([*lines, *more, ""]).encode("utf-8", "replace")
 
 
-def _retention_metrics(retention: Retention | None) -> Iterator[str]:
-    yield from _header("fsstore_retention_info", "gauge", "1 if retention deletes; the labels are its options")
-    options = {} if retention is None else options_of(retention)
-    yield f"fsstore_retention_info{{{_labels(**options)}}} {int(retention is not None)}"
-
-
-def _check_metrics(check: CheckNote | None) -> Iterator[str]:
-    if check is not None:
-        text = "Time when the last check of the mounted store ended, in seconds since 1970; 0 until then"
-        yield from _header("fsstore_check_end_time_seconds", "gauge", text)
-        yield f"fsstore_check_end_time_seconds {check.ended_ms / 1000:.3f}"
-        yield from _figure(
-            "check_done_bytes", "gauge", "Bytes of the log that the last check has read so far", check.done_bytes
-        )
-        yield from _figure("check_total_bytes", "gauge", "Bytes of the log that it reads in total", check.total_bytes)
-        yield from _figure("check_findings", "gauge", "Findings of the last check, once it has ended", check.findings)
+def _of_queues(topics: Mapping[str, Mapping[str, Mapping[str, int]]], name: str, **labels: str) -> Samples:
+    for topic, queues in topics.items():
+        for queue, values in queues.items():
+            yield {**labels, "topic": topic, "queue": queue}, values[name]
 
 
 def refusal_metrics(counts: Mapping[str, int]) -> Iterator[str]:
-    yield from _header("fsstore_refused_total", "counter", "Publications that were refused, by reason")
-    for reason, count in counts.items():
-        yield f"fsstore_refused_total{{{_labels(reason=reason)}}} {count}"
-
-
-_OF_ACCOUNTS = {
-    "limit": ("gauge", "Amount for all users together"),
-    "used": ("gauge", "Amount that users hold"),
-    "users": ("gauge", "Number of users that hold some"),
-    "largest": ("gauge", "Largest amount that one user holds"),
-    "refused": ("counter", "Requests beyond their user's share"),
-}
-"""Help texts of the figures of `ResourceFigures`."""
-
-
-def account_metrics(figures: Mapping[Resource, ResourceFigures]) -> Iterator[str]:
-    """Metrics of the resources that users share."""
-    for field, (kind, text) in _OF_ACCOUNTS.items():
-        name = f"fsstore_account_{field}" + "_total" * (kind == "counter")
-        yield from _header(name, kind, text)
-        for resource, row in figures.items():
-            yield f"{name}{{{_labels(resource=resource.value)}}} {getattr(row, field)}"
-
-
-_OF_HANDOVER = {
-    "bytes": "Memory that the next daemon would take over",
-    "limit_bytes": "Largest size of this memory",
-    "live_bytes": "Bytes of live records in it",
-    "names": "Inode numbers that the kernel knows, and the next daemon will know",
-    "handles": "Open files and directories",
-    "handles_lost": "Open files that would answer EIO if this daemon were killed",
-    "requests": "Unanswered requests that publish or change something",
-}
-"""Help texts of the figures of `HandoverFigures`."""
-
-
-def handover_metrics(figures: HandoverFigures) -> Iterator[str]:
-    """Metrics of the memory that outlives this daemon."""
-    for name, text in _OF_HANDOVER.items():
-        yield from _figure(f"handover_{name}", "gauge", text, getattr(figures, name))
+    samples = [({"reason": reason}, count) for reason, count in counts.items()]
+    return metric("refused_total", "counter", "Publications that were refused, by reason", samples)
 
 
 def process_metrics(started_s: float, followed_s: float | None) -> Iterator[str]:
     """Metrics of this daemon: its version, its start, and the age of a follower's view (`followed_s`)."""
-    yield from _header("fsstore_build_info", "gauge", "Always 1; the labels are the versions that run")
-    yield f"fsstore_build_info{{{_labels(version=VERSION, python=platform.python_version())}}} 1"
-    yield from _header("fsstore_start_time_seconds", "gauge", "When this daemon began to serve, in seconds since 1970")
-    yield f"fsstore_start_time_seconds {started_s:.3f}"
+    versions = {"version": VERSION, "python": platform.python_version()}
+    yield from metric("build_info", "gauge", "Always 1; the labels are the versions that run", [(versions, 1)])
+    text = "When this daemon began to serve, in seconds since 1970"
+    yield from metric("start_time_seconds", "gauge", text, [(None, started_s)])
     if followed_s is not None:
         text = "Seconds since the follower last read the writer's store; later writes are not shown yet"
-        yield from _header("fsstore_follow_lag_seconds", "gauge", text)
-        yield f"fsstore_follow_lag_seconds {followed_s:.3f}"
+        yield from metric("follow_lag_seconds", "gauge", text, [(None, followed_s)])
 
 
 def request_metrics(figures: RequestFigures, by_errno: Mapping[int, int]) -> Iterator[str]:
-    counts, times = sorted(figures.counts.items()), sorted(figures.times.items())
-    yield from _header("fsstore_requests_total", "counter", "Requests of the kernel, by operation")
-    for opcode, count in counts:
-        yield f"fsstore_requests_total{{{_labels(operation=figures.name_of(opcode))}}} {count}"
-    yield from _header("fsstore_request_errors_total", "counter", "Requests that were answered with an errno")
-    for number, count in sorted(by_errno.items()):
-        name = errno.errorcode.get(number, str(number))
-        yield f"fsstore_request_errors_total{{{_labels(errno=name)}}} {count}"
+    counts = [({"operation": figures.name_of(opcode)}, count) for opcode, count in sorted(figures.counts.items())]
+    yield from metric("requests_total", "counter", "Requests of the kernel, by operation", counts)
+    errors = [({"errno": errno.errorcode.get(one, str(one))}, count) for one, count in sorted(by_errno.items())]
+    yield from metric("request_errors_total", "counter", "Requests that were answered with an errno", errors)
     name = "fsstore_request_duration_seconds"
     sampled = f"of one request in {SAMPLE_OF} of each operation, the first among them, if it succeeds"
     text = f"Time to an answer, {sampled}; a request that waits for the disk is timed until it begins to wait"
     yield from _header(name, "histogram", text)
-    for opcode, histogram in times:
+    for opcode, histogram in sorted(figures.times.items()):
         yield from _histogram(name, figures.name_of(opcode), histogram)
 
 
 def _histogram(name: str, operation: str, histogram: Histogram) -> Iterator[str]:
     *totals, count = accumulate(histogram.counts)
     for bound, total in zip(BUCKETS_S, totals, strict=True):
-        yield f"{name}_bucket{{{_labels(operation=operation, le=repr(bound))}}} {total}"
-    yield f"{name}_bucket{{{_labels(operation=operation, le='+Inf')}}} {count}"
-    yield f"{name}_sum{{{_labels(operation=operation)}}} {histogram.seconds:.6f}"
-    yield f"{name}_count{{{_labels(operation=operation)}}} {count}"
+        yield f"{name}_bucket{_labels(operation=operation, le=repr(bound))} {total}"
+    yield f"{name}_bucket{_labels(operation=operation, le='+Inf')} {count}"
+    yield f"{name}_sum{_labels(operation=operation)} {histogram.seconds:.6f}"
+    yield f"{name}_count{_labels(operation=operation)} {count}"
 
 
-def _store_metrics(stats: StoreStats) -> Iterator[str]:
-    is_read_only = stats.read_only_reason is not None or stats.mode.lower() != "write"
-    has_keys = stats.index in ("in use", "rebuilt", "derived")
-    yield from _figure("read_only", "gauge", "1 if nothing can be published", is_read_only)
-    text = "1 if a publication found no space, and there still is none"
-    yield from _figure("no_space", "gauge", text, stats.no_space_reason is not None)
-    yield from _figure("index_in_use", "gauge", "0 if a follower can't find keys, or not all of them", has_keys)
-    text = "1 if queues are made from the log, not read from the writer's files"
-    yield from _figure("queues_derived", "gauge", text, stats.queues_derived is not None)
-    yield from _figure("not_shown", "gauge", "Kinds of data in the store that are not read", len(stats.not_shown))
-    for name, text in _COUNTERS.items():
-        yield from _figure(f"{name}_total", "counter", text, getattr(stats, name))
-    for name, text in _GAUGES.items():
-        yield from _figure(name, "gauge", text, getattr(stats, name))
-    recovery = stats.recovery
-    yield from _figure("recovered", "gauge", "1 if the last writer had not closed the store", not recovery.clean)
-    yield from _header("fsstore_recovery_seconds", "gauge", "Duration of the opening")
-    yield f"fsstore_recovery_seconds {recovery.seconds:.3f}"
-    yield from _figure("recovery_scanned_bytes", "gauge", "Bytes of the log that it read", recovery.scanned_bytes)
-    yield from _figure("recovery_cut_bytes", "gauge", "Bytes of a torn tail that it cut", recovery.cut_bytes)
-    text = "Places of the log that it could not read"
-    yield from _figure("recovery_damaged", "gauge", text, len(recovery.damaged))
+def record_metrics(prefix: str, records: Sequence[tuple[Labels, object]]) -> Iterator[str]:
+    """Metrics of one or more records of one class, each with its labels."""
+    for name, row in rows_of(type(records[0][1])):
+        values = [(labels, getattr(record, name)) for labels, record in records]
+        samples: Samples
+        if row.label:
+            samples = [({**(labels or {}), row.label: key}, one) for labels, by in values for key, one in by.items()]
+        else:
+            samples = [(labels, row.number(value)) for labels, value in values]
+        yield from metric(
+            prefix + (row.metric or name) + "_total" * (row.kind == "counter"), row.kind, row.help, samples
+        )
 
 
-def _lag_metrics(store: MessageStore, bounds: list[tuple[str, str, dict[str, int]]]) -> list[str]:
-    by_topic: dict[str, dict[str, dict[str, int]]] = {}
-    for topic, queue, values in bounds:
-        by_topic.setdefault(topic, {})[queue] = values
-    lines = _header("fsstore_group_lag", "gauge", "Messages of a queue that a consumer group has not consumed")
-    for group, topics in group_lags(store, by_topic).items():
-        for topic, queues in topics.items():
-            lines += [
-                f"fsstore_group_lag{{{_labels(group=group, topic=topic, queue=queue)}}} {values['lag']}"
-                for queue, values in queues.items()
-            ]
-    return lines
-
-
-def _figure(name: str, kind: str, text: str, value: int) -> list[str]:
-    return [*_header(f"fsstore_{name}", kind, text), f"fsstore_{name} {int(value)}"]
+def metric(name: str, kind: str, text: str, samples: Samples) -> Iterator[str]:
+    """One metric of type `kind`, with the help `text`."""
+    yield from _header(f"fsstore_{name}", kind, text)
+    for labels, value in samples:
+        shown = f"{value:.3f}" if isinstance(value, float) else int(value)
+        yield f"fsstore_{name}{'' if labels is None else _labels(**labels)} {shown}"
 
 
 def _header(name: str, kind: str, text: str) -> list[str]:
@@ -288,4 +160,4 @@ def _labels(**labels: str) -> str:
     def quoted(value: str) -> str:
         return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
-    return ",".join(f'{name}="{quoted(value)}"' for name, value in labels.items())
+    return "{" + ",".join(f'{name}="{quoted(value)}"' for name, value in labels.items()) + "}"

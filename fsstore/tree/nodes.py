@@ -191,15 +191,11 @@ class Node:
 
 
 class Survival:
-    """Restarts of the server, and flags that are set while requests are replayed."""
+    """Flags that are set while requests are replayed."""
 
-    __slots__ = ("is_reopening", "planned_restarts", "restarts", "stored_until", "was_begun")
+    __slots__ = ("is_reopening", "stored_until", "was_begun")
 
     def __init__(self) -> None:
-        self.restarts = 0
-        """Number of killed servers that were replaced."""
-        self.planned_restarts = 0
-        """Number of servers that were replaced by a planned restart."""
         self.stored_until = 0
         """Not 0: the messages of the present request are in the log already, before this physical offset."""
         self.was_begun = False

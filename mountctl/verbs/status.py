@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from engine import RecoveryReport, StoreStats, rows_of
 from mountctl.connect import connect
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
@@ -157,14 +158,11 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
         yield f"not shown  {sentence}"
     if check := status.get("last_check"):
         yield f"checked    {_check_in_words(check)}"
-    if recovery["damaged"]:
-        yield f"damage     {plural(len(recovery['damaged']), 'place')} in the log can't be read (mountctl check)"
-    if stats["damaged_places"]:
-        yield f"met        {plural(stats['damaged_places'], 'place')} in the log that readers could not read"
-    if stats.get("refused_pages"):
-        yield f"refused    {plural(stats['refused_pages'], 'read')} by the disk: mountctl check tells where"
-    if stats.get("ignored_errors"):
-        yield f"ignored    {plural(stats['ignored_errors'], 'error')} of the disk, last: {stats['last_ignored_error']}"
+    for record, values in ((RecoveryReport, recovery), (StoreStats, stats)):
+        for name, row in rows_of(record):
+            if row.notice and (number := int(row.number(values[name])) if name in values else 0):
+                label, noun, rest = row.notice.split(" ", 2)
+                yield f"{label:<11}{plural(number, noun)} {rest.format_map(values)}"
 
 
 def _why_not(status: Mapping[str, Any]) -> str:

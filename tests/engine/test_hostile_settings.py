@@ -32,10 +32,10 @@ from engine.files.layout import StoreLayout
 from engine.settings.config_file import parse_config, read_config
 from engine.settings.consumer_offsets import ConsumerOffsets
 from engine.settings.topics_file import MOST_QUEUES, TopicTable
+from fsstore.tree.figures import mount_figures
 from fsstore.tree.limited_log import RateLimitedLog
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.metrics import metrics_of
-from fsstore.tree.nodes import Survival
 from fsstore.tree.status import status_of, to_json
 from tests.engine.storetools import SMALL, bodies, opened
 
@@ -150,7 +150,7 @@ def read(mode: OpenMode) -> Callable[[Path], None]:
 
 def report(store: MessageStore) -> None:
     assert json.loads(to_json(status_of(store)))["topics"]["T"]["queues"]["0"]["max_offset"] >= 70
-    assert b"fsstore_settings_problems" in metrics_of(store, RateLimitedLog(), MemoryBudget(), Survival())
+    assert b"fsstore_settings_problems" in metrics_of(store, mount_figures(RateLimitedLog(), MemoryBudget(), None))
     for topic in store.topics():
         assert len(store.queues(topic)) <= MOST_QUEUES
 
@@ -232,7 +232,9 @@ def test_offsets_of_consumers_that_can_not_be_read_are_told_by_the_status(kept: 
         assert str(file) in problem
         assert status_of(store)["groups"] == {}
         assert status_of(store)["settings_problems"] == [problem]
-        assert b"\nfsstore_settings_problems 1\n" in metrics_of(store, RateLimitedLog(), MemoryBudget(), Survival())
+        assert b"\nfsstore_settings_problems 1\n" in metrics_of(
+            store, mount_figures(RateLimitedLog(), MemoryBudget(), None)
+        )
 
 
 @pytest.mark.parametrize("queue", ["9" * 5000, "99999999999", "-1", "1.0", "٣"])

@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from engine import Message, MessageStore
-from fsstore.accounts import REFUSALS, ROOT, Accounts, Bound, Resource
+from fsstore.accounts import REFUSALS, ROOT, Accounts, Bound, Resource, ResourceFigures
 from fsstore.interface import AT_END, FilesystemError
 from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
 from tests.fsstore.conftest import OPTIONS, Mount, refused_with
@@ -94,7 +94,7 @@ def test_users_who_hold_nothing_are_forgotten() -> None:
     accounts.take(ANN, Resource.NAMES)
     with pytest.raises(FilesystemError):
         accounts.take(ANN, Resource.NAMES, LIMIT)
-    assert accounts.figures() == {Resource.NAMES: (LIMIT, 3, 2, BOB, 2, 1)}
+    assert accounts.figures() == {Resource.NAMES: ResourceFigures(LIMIT, 3, 2, 2, 1, largest_user=BOB)}
 
 
 def test_threads_lose_no_count() -> None:

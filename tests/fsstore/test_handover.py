@@ -23,6 +23,7 @@ from fsstore.handover.nodes import NodeText
 from fsstore.handover.records import LEAST_CHARGED_BYTES, SPARE_BYTES, Records
 from fsstore.handover.requests import RESENT, UNCOUNTED_REQUESTS
 from fsstore.handover.shares import QUANTUM_BYTES
+from fsstore.tree.figures import handover_figures
 
 HANDOVER = Path(records.__file__).parent
 ANN, BOB = 1001, 1002
@@ -216,7 +217,7 @@ def test_what_finds_no_room_is_lost_by_its_own_handle_and_nothing_else_is(memory
     for handle in (1, 2, 3):
         first.handles.save(handle, long, 9, 0)
     assert first.handles.lost == {2}
-    assert first.figures().handles_lost == 1
+    assert handover_figures(first).handles_lost == 1
     found = [Handover(memory).handles.state(handle) for handle in (1, 2, 3)]
     assert found == [long, HandleState(b"", len(long.data), published_bytes=4), long]
     first.handles.save(1, None, 11, 0)

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from engine import Message, MessageStore, QueueBounds, RefusedReadError, StoreStats
+from engine import Message, MessageStore, QueueBounds, RecoveryReport, RefusedReadError, StoreStats, rows_of
 from fsstore.core import Filesystem
 from fsstore.interface import FilesystemError, SlowWork
-from fsstore.tree.metrics import _COUNTERS, _GAUGES
 from fsstore.tree.nodes import Creation
 from fsstore.tree.status import status_of
 from fsstore.tree.store_reports import LOOK_NS
@@ -84,8 +83,13 @@ def test_configuration_tells_sizes_and_modes(mount: Mount, store: MessageStore) 
     assert config["mount"]["append_mode"] == "0644"
 
 
-def test_each_figure_of_the_store_is_a_metric() -> None:
-    assert {field.name for field in fields(StoreStats) if field.type in ("int", "bool")} == {*_COUNTERS, *_GAUGES}
+def test_each_figure_of_the_store_is_a_metric(mount: Mount) -> None:
+    rows = dict(rows_of(StoreStats))
+    assert rows.keys() >= {field.name for field in fields(StoreStats) if field.type in ("int", "bool")}
+    shown = mount.cat("@store/metrics").decode().splitlines()
+    for name, row in [*rows.items(), *rows_of(RecoveryReport)]:
+        metric = f"fsstore_{row.metric or name}{'_total' * (row.kind == 'counter')}"
+        assert {f"# HELP {metric} {row.help}.", f"# TYPE {metric} {row.kind}"} <= {*shown}
 
 
 def test_metrics_tell_figures_bounds_and_lag(mount: Mount, store: MessageStore) -> None:

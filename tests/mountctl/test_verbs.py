@@ -7,15 +7,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from engine import Message, MessageStore, StoreConfig
+from engine import Message, MessageStore, RecoveryReport, StoreConfig
 from mountctl.client import MessageRow
 from mountctl.local_store import LocalStore
-from mountctl.main import VERBS
+from mountctl.main import VERBS, cli
 from mountctl.showing import Printer
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, fill, mountctl, site_in, succeed, tree
 
@@ -310,6 +312,25 @@ def test_status_shows_how_far_consumers_lag(store: Path) -> None:
         "billing": {"orders": {"0": {"offset": 7, "lag": 3}}}
     }
     assert succeed("status", store).splitlines()[-1].split() == ["billing", "orders", "0", "7", "3"]
+
+
+def test_status_has_a_line_for_each_figure_that_should_be_0(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stats = MessageStore.stats
+    found: dict[str, Any] = {
+        "damaged_places": 1,
+        "refused_pages": 2,
+        "ignored_errors": 3,
+        "last_ignored_error": "a {page}",
+    }
+    recovery = RecoveryReport(damaged=(7, 8))
+    monkeypatch.setattr(MessageStore, "stats", lambda self: replace(stats(self), recovery=recovery, **found))
+    lines = CliRunner().invoke(cli, ["status", str(store)]).output.split("\n\n")[0].splitlines()
+    assert lines[-4:] == [
+        "damage     2 places in the log can't be read (mountctl check)",
+        "met        1 place in the log that readers could not read",
+        "refused    2 reads by the disk: mountctl check tells where",
+        "ignored    3 errors of the disk, last: a {page}",
+    ]
 
 
 def test_status_without_a_place_lists_what_is_mounted(site: Site) -> None:
