@@ -371,8 +371,8 @@ class ExpiredMessageError(ReadError):
     min_offset: int
 
     def __str__(self) -> str:
-        place = f"{self.topic}/{self.queue}" if self.topic else "the commit log"
-        return f"offset {self.offset} of {place} has expired: it begins at {self.min_offset} now"
+        within = f"{self.topic}/{self.queue}" if self.topic else "the commit log"
+        return f"offset {self.offset} of {within} has expired: it begins at {self.min_offset} now"
 
 
 @dataclass(eq=False)

@@ -245,9 +245,9 @@ class Queue:
 
     def _run(self, first: int, end: int, damaged: Damaged) -> Iterator[Iterable[StoredMessage]]:
         """The messages at [first, end). They are decoded together, except those that must be read singly."""
-        places = self._places(first, end)
-        while len(places):
-            group = self._records.group(self.topic, self.queue_id, first, places[:GROUP_ROWS])
+        physical_offsets = self._physical_offsets(first, end)
+        while len(physical_offsets):
+            group = self._records.group(self.topic, self.queue_id, first, physical_offsets[:GROUP_ROWS])
             if group is None:
                 break
             messages, alone, size = group
@@ -255,10 +255,10 @@ class Queue:
             self._reader.bytes += size
             yield self._completed(messages, first, damaged) if alone else messages  # type: ignore[misc]  # none is None
             first += len(messages)
-            places = places[len(messages) :]
+            physical_offsets = physical_offsets[len(messages) :]
         yield self._one_by_one(first, end, damaged)
 
-    def _places(self, first: int, end: int) -> Array:
+    def _physical_offsets(self, first: int, end: int) -> Array:
         """Physical offsets of the records from queue offset `first` on, int64 (n,); n may be less than end - first."""
         queue = self._resolve()
         try:
@@ -309,7 +309,7 @@ class Queue:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         first = max(start, queue.min_offset)
         runs = runs_by_file(self._log.files, queue.known_entries(first, max(start + count - first, 0)))
-        found = [read_sizes(log, places - base) for log, base, places in runs]
+        found = [read_sizes(log, physical_offsets - base) for log, base, physical_offsets in runs]
         parts = zip((np.zeros(0, np.int64),) * 2, *found, strict=True)
         store_sizes, body_sizes = (np.concatenate(part) for part in parts)
         for row in np.flatnonzero(store_sizes == 0).tolist():
@@ -430,14 +430,14 @@ def _with_tags_codes(entries: Entries, log_files: FileQueue) -> Entries:
         return entries
     codes[rows] = 0
     done = 0
-    for log, base, places_of in runs_by_file(log_files, entries[rows]):
-        records = parse_headers(log, places_of - base, places_of)
+    for log, base, offsets in runs_by_file(log_files, entries[rows]):
+        records = parse_headers(log, offsets - base, offsets)
         hashes = java_hashes(records.log, *find_properties(records, [TAGS])[0]).astype(np.int64)
         topics, topic_rows = topics_of(records)
         is_delayed = np.array([topic == SCHEDULE_TOPIC for topic in topics], bool)[topic_rows]
         known = records.headers["ok"] & ~is_delayed
-        codes[rows[done : done + len(places_of)][known]] = hashes[known]
-        done += len(places_of)
+        codes[rows[done : done + len(offsets)][known]] = hashes[known]
+        done += len(offsets)
     entries = entries.copy()
     entries["tags_code"] = codes
     return entries

@@ -278,8 +278,8 @@ class Problem:
     text: str
 
     def __str__(self) -> str:
-        place = self.path if self.position < 0 else f"{self.path} at byte {self.position}"
-        return f"{self.kind.value}: {place}: {self.text}"
+        position = self.path if self.position < 0 else f"{self.path} at byte {self.position}"
+        return f"{self.kind.value}: {position}: {self.text}"
 
 
 @dataclass(frozen=True, slots=True)

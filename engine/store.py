@@ -669,10 +669,10 @@ class MessageStore:
         nonblocking thread."""
         return self._reader.newest_with_key(topic, key)
 
-    def key_places(self, topic: str, key: str) -> Iterator[np.ndarray[Any, Any]]:
+    def key_slots(self, topic: str, key: str) -> Iterator[np.ndarray[Any, Any]]:
         """Yields arrays of queue ids and queue offsets, int64 (n, 2), of the messages that carry `key`, some thousand
         rows each. A row may occur twice."""
-        return self._reader.key_places(topic, key)
+        return self._reader.key_slots(topic, key)
 
     def newest_keys(self, topic: str, limit: int = 10_000) -> list[str]:
         """Keys of the topic's newest `limit` messages, sorted. TopicNotFoundError."""

@@ -164,7 +164,7 @@ class Filesystem:
         directory.add_report("config.json", lambda: to_json(config_of(store, options)))
         directory.add_report("metrics", metrics_text)
         directory.add_report("refusals", self._refusals_text, is_private=True)
-        if not self.opens_unasked:  # the log grows while it is read, so it needs its open requests
+        if not self.is_no_open:  # the log grows while it is read, so it needs its open requests
             directory.add(b"accesslog", self._access_log_file, is_listed=False)  # `grep -r` would wait there for ever
         directory.add(b"groups", GroupsDirectory(context))
         if not self.read_only:
@@ -286,9 +286,9 @@ class Filesystem:
         return self._files[handle].read(position, size)
 
     @property
-    def opens_unasked(self) -> bool:
+    def is_no_open(self) -> bool:
         """Whether the kernel is to open and close files without requests; it then reads by inode."""
-        return self._context.opens_unasked
+        return self._context.is_no_open
 
     def read_unopened(self, inode: int, position: int, size: int) -> Data:
         """Bytes of a file that the kernel opened without a request. A file that is costly to open stays open while it

@@ -154,18 +154,18 @@ class LeftOut:
 
     def __init__(self) -> None:
         self.tell: Callable[[str], None] | None = None
-        self._places: dict[str, None] = {}
+        self._paths: dict[str, None] = {}
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._paths)
 
     def note(self, topic: str, queue: int, offset: int) -> None:
         """Record one damaged message; the same one may be noted again."""
-        place = f"{topic}/{queue}/{offset}"
-        if place not in self._places:
-            self._places[place] = None
+        path = f"{topic}/{queue}/{offset}"
+        if path not in self._paths:
+            self._paths[path] = None
             if self.tell is not None:
-                self.tell(place)
+                self.tell(path)
 
     def noting(self, topic: str, queue: int) -> Callable[[int], None]:
         """`note`, bound to a queue."""
@@ -173,10 +173,10 @@ class LeftOut:
 
     def exit_code(self, otherwise: int = 0) -> int:
         """DAMAGED, after a summary on standard error, if any message was damaged; otherwise `otherwise`."""
-        if not self._places:
+        if not self._paths:
             return otherwise
         if self.tell is None:
-            first = ", ".join(islice(self._places, FEW)) + (", ..." if len(self) > FEW else "")
+            first = ", ".join(islice(self._paths, FEW)) + (", ..." if len(self) > FEW else "")
             left_out = f"{plural(len(self), 'damaged message')} left out: {first}"
         else:
             left_out = f"{plural(len(self), 'damaged message')} left out"

@@ -168,7 +168,7 @@ class LocalStore:
         """Queue and queue offset of each message that carries `key`."""
         if self._daemon is not None:
             return self._daemon.with_key(topic, key)
-        return ((queue, offset) for found in self.store.key_places(topic, key) for queue, offset in found.tolist())
+        return ((queue, offset) for found in self.store.key_slots(topic, key) for queue, offset in found.tolist())
 
     def property_values(self, topic: str, name: str) -> Iterator[str]:
         """Values of one property of the topic's messages; none for an unknown topic."""

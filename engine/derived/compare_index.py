@@ -79,26 +79,26 @@ class CheckedIndex:
         parts = self._take_until(newest)
         self._newest = {(newest, key_hash) for key_hash in key_hashes[physical_offsets == newest].tolist()}
         entries = np.concatenate([np.empty(0, INDEX_ENTRY), *(part.entries for part in parts)])
-        hashes, places = entries["key_hash"].astype(np.int64), entries["physical_offset"].astype(np.int64)
-        keeps = (places >= self._begin) & ~self._is_tag(hashes, places)
+        hashes, offsets = entries["key_hash"].astype(np.int64), entries["physical_offset"].astype(np.int64)
+        keeps = (offsets >= self._begin) & ~self._is_tag(hashes, offsets)
         settled = physical_offsets <= self._newest_settled
         key_hashes, physical_offsets = key_hashes[settled], physical_offsets[settled]
-        same = np.array_equal(hashes[keeps], key_hashes) and np.array_equal(places[keeps], physical_offsets)
+        same = np.array_equal(hashes[keeps], key_hashes) and np.array_equal(offsets[keeps], physical_offsets)
         if not same:
             self._compare(
                 list(zip(physical_offsets.tolist(), key_hashes.tolist(), strict=True)),
-                list(zip(places[keeps].tolist(), hashes[keeps].tolist(), strict=True)),
+                list(zip(offsets[keeps].tolist(), hashes[keeps].tolist(), strict=True)),
             )
         else:
             self._compare_times(parts, keeps, store_times_ms[settled])
 
-    def _is_tag(self, hashes: Array, places: Array) -> Array:
+    def _is_tag(self, hashes: Array, offsets: Array) -> Array:
         """Whether each entry is for a record's tag: bool (n,)."""
-        tag_places, tag_hashes = self._tags
-        if not len(tag_places):
-            return np.zeros(len(places), bool)
-        rows = np.minimum(np.searchsorted(tag_places, places), len(tag_places) - 1)
-        return np.asarray((tag_places[rows] == places) & (tag_hashes[rows] == hashes))
+        tag_offsets, tag_hashes = self._tags
+        if not len(tag_offsets):
+            return np.zeros(len(offsets), bool)
+        rows = np.minimum(np.searchsorted(tag_offsets, offsets), len(tag_offsets) - 1)
+        return np.asarray((tag_offsets[rows] == offsets) & (tag_hashes[rows] == hashes))
 
     def _take_until(self, physical_offset: int) -> list[Part]:
         """The next entries, up to the record at `physical_offset`."""
@@ -179,10 +179,10 @@ class CheckedIndex:
     def _surplus_until(self, end: int) -> None:
         """Note the entries after the last key that was put, of records before `end`, as surplus."""
         for part in self._take_until(end - 1):
-            places = part.entries["physical_offset"].astype(np.int64)
+            offsets = part.entries["physical_offset"].astype(np.int64)
             hashes = part.entries["key_hash"].astype(np.int64)
-            rows = np.flatnonzero((places >= self._begin) & ~self._is_tag(hashes, places))
-            pairs = zip(places[rows].tolist(), hashes[rows].tolist(), strict=True)
+            rows = np.flatnonzero((offsets >= self._begin) & ~self._is_tag(hashes, offsets))
+            pairs = zip(offsets[rows].tolist(), hashes[rows].tolist(), strict=True)
             left = [pair for pair in pairs if pair not in self._newest]
             if left:
                 self._surplus.append((left[0][0], len(left)))

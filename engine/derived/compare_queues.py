@@ -128,12 +128,12 @@ class CheckedQueue:
         """Problems of the entries [start, end), which have no record. Fillers, and entries that lead into unreadable
         ranges, are no problem."""
         entries = self._entries(start, max(end - start, 0))
-        places = entries["physical_offset"].astype(np.int64)
+        starts = entries["physical_offset"].astype(np.int64)
         fillers = self._repeat(start - 1, entries) | self._repeat(end, entries)
-        rows = np.flatnonzero(~is_pre_blank(entries) & ~_explained(extent, self.topic, places) & ~fillers).tolist()
+        rows = np.flatnonzero(~is_pre_blank(entries) & ~_explained(extent, self.topic, starts) & ~fillers).tolist()
         if len(rows) <= SPARE:
             rows = [
-                row for row in rows if not extent.is_moved(int(places[row]), int(entries["size"][row]), start + row)
+                row for row in rows if not extent.is_moved(int(starts[row]), int(entries["size"][row]), start + row)
             ]
         if rows:
             text = f"{len(rows):,} entries from queue offset {start + rows[0]} on lead to no record"

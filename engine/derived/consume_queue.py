@@ -448,9 +448,9 @@ class ConsumeQueue(QueueEnd):
         """(queue offset, physical offset) of the first readable entry of these and `last`; None without one."""
         for queue_offset in (*queue_offsets, last):
             with suppress(ReadError):
-                for place, size, _ in self._on_disk(queue_offset, 1).tolist():
+                for physical_offset, size, _ in self._on_disk(queue_offset, 1).tolist():
                     if 0 < size < PRE_BLANK_SIZE:
-                        return queue_offset, place
+                        return queue_offset, physical_offset
         return None
 
     def physical_offsets(self, start: int, end: int) -> np.ndarray[Any, np.dtype[np.int64]]:

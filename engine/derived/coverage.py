@@ -51,8 +51,8 @@ def queues_complete(log: CommitLog, queues: ConsumeQueues, deleted: DeletedTopic
         return False
     led_to = entries_by_file(known.values(), [(file.start, file.start + file.size) for file in log.files.files], end)
     return all(
-        _file_complete(log, file, places, ends, known, deleted, min(end, file.start + file.size))
-        for file, (places, ends) in zip(log.files.files, led_to, strict=False)
+        _file_complete(log, file, starts, ends, known, deleted, min(end, file.start + file.size))
+        for file, (starts, ends) in zip(log.files.files, led_to, strict=False)
     )
 
 
@@ -73,7 +73,7 @@ def newest_in_place(log: CommitLog, queue: ConsumeQueue) -> bool:
 def shows_multi_dispatch(log: CommitLog, queues: ConsumeQueues, begin: int) -> bool:
     """Whether multi-dispatch filled any of the queues. Entries are the proof, because no publisher can make them: the
     newest of each queue are checked, and entries that share a record from the physical offset `begin` on."""
-    return any(_holds_places(log, queue) for queue in queues) or _shares_records(log, queues, begin)
+    return any(_holds_secondary_slots(log, queue) for queue in queues) or _shares_records(log, queues, begin)
 
 
 def _shares_records(log: CommitLog, queues: ConsumeQueues, begin: int) -> bool:
@@ -84,11 +84,11 @@ def _shares_records(log: CommitLog, queues: ConsumeQueues, begin: int) -> bool:
     bounds = [(start, end) for start, end in bounds if start < end]
     last = bounds[-1][1] if bounds else 0
     for starts, _ in entries_by_file(queues, bounds, last):
-        for place in np.unique(starts[1:][starts[1:] == starts[:-1]]).tolist():
-            for claimed in _claimed_slots(log, place):
+        for start in np.unique(starts[1:][starts[1:] == starts[:-1]]).tolist():
+            for claimed in _claimed_slots(log, start):
                 queue = queues.get(claimed.topic, claimed.queue_id)
                 entry = queue.entry(claimed.queue_offset) if queue is not None else None
-                if entry is not None and entry[0] == place:
+                if entry is not None and entry[0] == start:
                     return True
     return False
 
@@ -105,7 +105,7 @@ def _claimed_slots(log: CommitLog, physical_offset: int) -> Sequence[Slot]:
     return [one for one in secondary_slots(message.properties, message.queue_id) if (one.topic, one.queue_id) != own]
 
 
-def _holds_places(log: CommitLog, queue: ConsumeQueue) -> bool:
+def _holds_secondary_slots(log: CommitLog, queue: ConsumeQueue) -> bool:
     if queue.max_offset == queue.first_offset:
         return False
     first = max(queue.max_offset - SAMPLED_ENTRIES, queue.min_offset)
@@ -126,15 +126,15 @@ def _holds_places(log: CommitLog, queue: ConsumeQueue) -> bool:
 def _file_complete(
     log: CommitLog,
     file: MappedFile,
-    places: Array,
+    starts: Array,
     ends: Array,
     queues: Queues,
     deleted: DeletedTopics,
     end: int,
 ) -> bool:
-    places = places - log.framing.header_bytes
-    gaps = bare_ranges(places, ends, file.start, end)
-    if overlap(places, ends, end) or len(gaps) > MANY_GAPS:
+    starts = starts - log.framing.header_bytes
+    gaps = bare_ranges(starts, ends, file.start, end)
+    if overlap(starts, ends, end) or len(gaps) > MANY_GAPS:
         return False
     try:
         view = file.pages()
@@ -167,22 +167,22 @@ def entries_by_file(
             waiting = [(queue, queue.offset_of_physical(start)) for queue, _ in waiting]
         reached = stop
         bounds = [(queue, first, queue.offset_of_physical(min(stop, end))) for queue, first in waiting]
-        places, sizes = entries_between([bound for bound in bounds if bound[1] < bound[2]])
+        starts, sizes = entries_between([bound for bound in bounds if bound[1] < bound[2]])
         waiting = [(queue, after) for queue, _, after in bounds if after < queue.max_offset]
-        yield places, places + sizes
+        yield starts, starts + sizes
 
 
-def overlap(places: Array, ends: Array, end: int) -> bool:
-    """Whether any range [places[i], ends[i]) reaches into the next one, or past `end`: then an entry is wrong. Equal
+def overlap(starts: Array, ends: Array, end: int) -> bool:
+    """Whether any range [starts[i], ends[i]) reaches into the next one, or past `end`: then an entry is wrong. Equal
     ranges are entries for one record."""
-    alike = (places[1:] == places[:-1]) & (ends[1:] == ends[:-1])
-    return bool(np.any(~alike & (ends[:-1] > places[1:])) or np.any(ends > end))
+    alike = (starts[1:] == starts[:-1]) & (ends[1:] == ends[:-1])
+    return bool(np.any(~alike & (ends[:-1] > starts[1:])) or np.any(ends > end))
 
 
-def bare_ranges(places: Array, ends: Array, start: int, end: int) -> list[tuple[int, int]]:
-    """Parts of [start, end) that no range [places[i], ends[i]) covers; `places` are ascending, int64 (n,)."""
+def bare_ranges(starts: Array, ends: Array, start: int, end: int) -> list[tuple[int, int]]:
+    """Parts of [start, end) that no range [starts[i], ends[i]) covers; `starts` are ascending, int64 (n,)."""
     reached = np.maximum.accumulate(np.concatenate(([start], ends)))
-    begins = np.concatenate((places, [end]))
+    begins = np.concatenate((starts, [end]))
     return [(int(reached[row]), int(begins[row])) for row in np.flatnonzero(begins > reached).tolist()]
 
 
@@ -190,8 +190,8 @@ def _queued(found: ScannedRecords, queues: Queues, deleted: DeletedTopics) -> bo
     """Whether any of these records without an entry should have one."""
     found = deleted.without_queues(found)
     for row in queued_rows(found).tolist():
-        place = (found.topics[int(found.topic_rows[row])], int(found.records.queue_ids[row]))
-        queue = queues.get(place)
+        key = (found.topics[int(found.topic_rows[row])], int(found.records.queue_ids[row]))
+        queue = queues.get(key)
         queue_offset = int(found.records.headers["queue_offset"][row])
         if queue is None or not _superseded(queue, queue_offset, int(found.records.headers["physical_offset"][row])):
             return True
@@ -245,8 +245,8 @@ def _has_keys(log: CommitLog, start: int, stop: int) -> bool:
     """Whether a record strictly between those at `start` and `stop` has a key, which the index then has lost."""
     for found in scan_range(log, max(start, log.min_offset), stop):
         rows, _ = found.index_keys
-        places = found.records.headers["physical_offset"][rows]
-        if bool(np.any((places > start) & (places < stop))):
+        starts = found.records.headers["physical_offset"][rows]
+        if bool(np.any((starts > start) & (starts < stop))):
             return True
     return False
 

@@ -125,7 +125,7 @@ class DeletedTopics:
         They stay in the index, which has no topics: queries check the records they find.
         """
         self._leave_out(found)
-        found = self._without_places(found)
+        found = self._without_secondary_slots(found)
         if not any(topic in self._until for topic in found.topics):
             return found
         ends = np.array([self.until(topic) for topic in found.topics], dtype=np.int64)
@@ -135,7 +135,7 @@ class DeletedTopics:
         headers["sys_flag"][gone] = headers["sys_flag"][gone] & ~TRANSACTION_MASK | TRANSACTION_PREPARED
         return replace(found, records=replace(found.records, headers=headers))
 
-    def _without_places(self, found: ScannedRecords) -> ScannedRecords:
+    def _without_secondary_slots(self, found: ScannedRecords) -> ScannedRecords:
         """The run without secondary slots in deleted topics."""
         if not found.slots or not self._until:
             return found

@@ -112,7 +112,7 @@ class QueueRecords:
         except RefusedReadError:
             raise
         except (DamagedRecordError, MessageNotFoundError) as error:
-            raise self._astray(error, queue, queue_offset) from None
+            raise self._error_outside_log(error, queue, queue_offset) from None
         if is_plainly_at(message, queue.topic, queue.queue_id, queue_offset) or (
             matches_slot(message, Slot(queue.topic, queue.queue_id, queue_offset))
         ):
@@ -121,38 +121,38 @@ class QueueRecords:
         text = f"the entry of {queue.topic}/{queue.queue_id}/{queue_offset} leads to {found}"
         raise DamagedRecordError(message.physical_offset, text)
 
-    def _astray(self, error: ReadError, queue: ConsumeQueue, queue_offset: int) -> ReadError:
+    def _error_outside_log(self, error: ReadError, queue: ConsumeQueue, queue_offset: int) -> ReadError:
         """The error for an entry that leads out of the log: damage, unless a followed log is being rewritten."""
         if not isinstance(error, MessageNotFoundError):
             return error
         if not self._log.files.files:
             return MessageNotFoundError(queue.topic, queue.queue_id, queue_offset)
-        text = f"the entry of {queue.topic}/{queue.queue_id}/{queue_offset} leads to no place in the log"
+        text = f"the entry of {queue.topic}/{queue.queue_id}/{queue_offset} leads out of the log"
         return DamagedRecordError(error.physical_offset, text)
 
-    def at(self, place: int) -> StoredMessage:
-        """The message at the physical offset `place`; batch messages lie at their batch's offset plus their number.
+    def at(self, physical_offset: int) -> StoredMessage:
+        """The message at the given physical offset; batch messages lie at their batch's offset plus their number.
         Errors as `CommitLog.rest`, DamagedRecordError."""
         try:
-            message = self.record_at(place)
+            message = self.record_at(physical_offset)
         except DamagedRecordError:
-            found = self._within_batch(place) if self.has_batches else None
+            found = self._within_batch(physical_offset) if self.has_batches else None
             if found is None:
                 raise
             return found
         return self._items(message).message(message, 0) if is_wrapper(message) else message
 
-    def _within_batch(self, place: int) -> StoredMessage | None:
-        """The batch message at the physical offset `place`, found by the batch's queue entry; None without one."""
+    def _within_batch(self, physical_offset: int) -> StoredMessage | None:
+        """The batch message at `physical_offset`, found by the batch's queue entry; None without one."""
         for queue in self._queues:
             try:
-                queue_offset = queue.offset_of_physical(place + 1) - 1
+                queue_offset = queue.offset_of_physical(physical_offset + 1) - 1
                 entry = queue.entry(queue_offset)
-                if entry is None or not entry[0] <= place < entry[0] + entry[1]:
+                if entry is None or not entry[0] <= physical_offset < entry[0] + entry[1]:
                     continue
                 wrapper = self.record_at(entry[0])
-                if is_wrapper(wrapper) and place - entry[0] < len(self._items(wrapper)):
-                    return self._items(wrapper).message(wrapper, place - entry[0])
+                if is_wrapper(wrapper) and physical_offset - entry[0] < len(self._items(wrapper)):
+                    return self._items(wrapper).message(wrapper, physical_offset - entry[0])
             except ReadError:
                 continue
         return None
@@ -204,17 +204,17 @@ class QueueRecords:
 
     # many
 
-    def group(self, topic: str, queue_id: int, first: int, places: Array) -> Group | None:
-        """The first messages, at least one, of the queue offsets from `first` on. `places` are the physical offsets of
+    def group(self, topic: str, queue_id: int, first: int, physical_offsets: Array) -> Group | None:
+        """The first messages, at least one, of the queue offsets from `first` on. `physical_offsets` are those of
         their records: int64 (n,). None if retention deletes their file meanwhile."""
         files = self._log.files
-        start = max(int(places[0]), 0) // files.file_bytes * files.file_bytes
+        start = max(int(physical_offsets[0]), 0) // files.file_bytes * files.file_bytes
         found = read_run(
             file_pages(files, start),
             start,
             files.file_bytes,
             self._is_ledger,
-            places,
+            physical_offsets,
             topic,
             queue_id,
             first,
@@ -226,13 +226,13 @@ class QueueRecords:
     def runs(self, queue: ConsumeQueue, first: int, entries: Entries, most_rows: int | None = None) -> Iterator[Run]:
         """The records that `entries`, from queue offset `first` on, lead to. A run is of one file of the log and has
         `most_rows` records at most. Records that `get` refuses are not `ok`, but CRCs of bodies are not checked."""
-        for pages, log_file, places in runs_by_file(self._log.files, entries, most_rows):
-            records = parse_headers(pages, places - log_file, places, self._is_ledger)
-            copies = self._confirm(queue, first, records, places)
+        for pages, log_file, physical_offsets in runs_by_file(self._log.files, entries, most_rows):
+            records = parse_headers(pages, physical_offsets - log_file, physical_offsets, self._is_ledger)
+            copies = self._confirm(queue, first, records, physical_offsets)
             if copies:
-                records = self._copied(records, places, copies)
+                records = self._copied(records, physical_offsets, copies)
             yield Run(first, records, log_file, copies)
-            first += len(places)
+            first += len(physical_offsets)
 
     def note_unread(self, run: Run, good: Array) -> None:
         """Count the records of a run that are not `good` (bool (n,)) as damaged, because of their bodies."""
@@ -240,7 +240,7 @@ class QueueRecords:
             self._note_damaged(int(run.records.headers["physical_offset"][row]))
 
     def _confirm(
-        self, queue: ConsumeQueue, first: int, records: ParsedHeaders, places: Array
+        self, queue: ConsumeQueue, first: int, records: ParsedHeaders, physical_offsets: Array
     ) -> dict[int, StoredMessage]:
         """Read the records alone that do not name their entry's slot, and set their `ok`. Returns, by row, the messages
         that can't be read as arrays."""
@@ -249,15 +249,15 @@ class QueueRecords:
         suspect = np.flatnonzero(~ok | misplaced(records, queue.topic, queue.queue_id, first) | is_batch)
         copies: dict[int, StoredMessage] = {}
         refused = -1
-        for row, place in zip(suspect.tolist(), places[suspect].tolist(), strict=True):
-            message = self.alone(queue, first + row) if place != refused else None
+        for row, physical_offset in zip(suspect.tolist(), physical_offsets[suspect].tolist(), strict=True):
+            message = self.alone(queue, first + row) if physical_offset != refused else None
             if message is None:
-                ok[row], refused = False, place  # entries of many lost messages may lead to one damaged record
+                ok[row], refused = False, physical_offset  # entries of many lost messages may lead to one record
             elif not ok[row] or isinstance(message, InnerMessage):
                 copies[row] = message
         return copies
 
-    def _copied(self, records: ParsedHeaders, places: Array, copies: dict[int, StoredMessage]) -> ParsedHeaders:
+    def _copied(self, records: ParsedHeaders, starts: Array, copies: dict[int, StoredMessage]) -> ParsedHeaders:
         """The records in memory of their own, with the record of each message in `copies`."""
         sizes, ok = records.headers["store_size"], records.headers["ok"]
         positions = np.full(len(records), -1, np.int64)
@@ -272,4 +272,4 @@ class QueueRecords:
                 continue
             parts.append(part)
             positions[row], end = end, end + len(part)
-        return parse_headers(np.frombuffer(b"".join(parts), np.uint8), positions, places)
+        return parse_headers(np.frombuffer(b"".join(parts), np.uint8), positions, starts)

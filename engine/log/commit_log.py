@@ -168,24 +168,24 @@ class CommitLog(LogEnd):
         self._check_size(max(sizes, default=0))
         with self.lock:
             current = self._current or self._roll(0)
-            places = plan(sizes, current.wrote, current.size)
-            files = [current, *self.files.reserve(places[-1][0] if places else 0)]
+            positions = plan(sizes, current.wrote, current.size)
+            files = [current, *self.files.reserve(positions[-1][0] if positions else 0)]
             ends = [current.wrote, *[0] * (len(files) - 1)]
             now_ms = max(self._clock(), self.last_store_time_ms)
-            stored = [(files[number].start + position, now_ms) for number, position in places]
+            stored = [(files[number].start + position, now_ms) for number, position in positions]
             for part, queue_offset, (physical_offset, _) in zip(parts, queue_offsets, stored, strict=True):
                 part.place(queue_offset, physical_offset, now_ms)
                 if part.names_magic:
                     refuse_forged(part, physical_offset)
             try:
-                for part, (number, position) in zip(parts, places, strict=True):
+                for part, (number, position) in zip(parts, positions, strict=True):
                     ends[number] = position + len(part.buffer)
                     files[number].write(position + HEAD_BYTES, memoryview(part.buffer)[HEAD_BYTES:])
                 for file, end in zip(files[:-1], ends, strict=False):
                     _write_blank(file, end)
                 if self.placing is not None and stored:
                     self.placing(stored[0][0])
-                for part, (number, position) in zip(reversed(parts), reversed(places), strict=True):
+                for part, (number, position) in zip(reversed(parts), reversed(positions), strict=True):
                     files[number].write(position, part.buffer[:HEAD_BYTES])
             except BaseException:  # also Ctrl-C, between two parts
                 _erase(files, current.wrote, ends)
@@ -200,8 +200,8 @@ class CommitLog(LogEnd):
             return
         file, file_bytes = self._current, self.files.file_bytes
         start, wrote = (file.start, file.wrote) if file is not None else (self.wrote_end, 0)
-        places = plan([len(record.buffer) for record in records], wrote, file_bytes)
-        for record, (number, position) in zip(records, places, strict=True):
+        positions = plan([len(record.buffer) for record in records], wrote, file_bytes)
+        for record, (number, position) in zip(records, positions, strict=True):
             if record.names_magic:
                 physical_offset = start + number * file_bytes + position
                 record.place(0, physical_offset, self.last_store_time_ms)
@@ -304,14 +304,14 @@ def plan(sizes: Sequence[int], wrote: int, file_bytes: int) -> list[tuple[int, i
 
     `wrote` is the current file's write position. A part goes into the first file that also has room for a BLANK.
     """
-    places: list[tuple[int, int]] = []
+    positions: list[tuple[int, int]] = []
     number, position = 0, wrote
     for size in sizes:
         if position + size + HEAD_BYTES > file_bytes:
             number, position = number + 1, 0
-        places.append((number, position))
+        positions.append((number, position))
         position += size
-    return places
+    return positions
 
 
 def _write_blank(file: MappedFile, position: int) -> None:

@@ -57,19 +57,19 @@ def runs_by_file(
     `pages` holds the readable bytes of the file (uint8): none if it is missing or unreadable. Physical offsets are
     int64 (n,).
     """
-    places = entries["physical_offset"].astype(np.int64)
-    bounds = {0, *_borders(places, log.file_bytes), len(places)}
-    bounds.update(range(0, len(places), most_rows or len(places) or 1))
+    offsets = entries["physical_offset"].astype(np.int64)
+    bounds = {0, *_borders(offsets, log.file_bytes), len(offsets)}
+    bounds.update(range(0, len(offsets), most_rows or len(offsets) or 1))
     for start, end in pairwise(sorted(bounds)):
-        base = int(places[start]) // log.file_bytes * log.file_bytes
-        yield np.frombuffer(file_pages(log, base), np.uint8), base, places[start:end]
+        base = int(offsets[start]) // log.file_bytes * log.file_bytes
+        yield np.frombuffer(file_pages(log, base), np.uint8), base, offsets[start:end]
 
 
-def _borders(places: Array, file_bytes: int) -> list[int]:
+def _borders(offsets: Array, file_bytes: int) -> list[int]:
     """The rows whose record is in another file than the record of the row before."""
-    if not len(places) or places.min() // file_bytes == places.max() // file_bytes:  # the usual case
+    if not len(offsets) or offsets.min() // file_bytes == offsets.max() // file_bytes:  # the usual case
         return []
-    found: list[int] = (np.flatnonzero(np.diff(places // file_bytes)) + 1).tolist()
+    found: list[int] = (np.flatnonzero(np.diff(offsets // file_bytes)) + 1).tolist()
     return found
 
 

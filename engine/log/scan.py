@@ -550,13 +550,13 @@ class LogScan:
             return False
         if self._is_lost(physical_offset):
             return False
-        beside = {self._stands(slot._replace(queue_offset=slot.queue_offset + step)) for step in (-1, 1)}
-        return False not in beside and (True in beside or self._stands(own) is True)
+        beside = {self._is_confirmed(slot._replace(queue_offset=slot.queue_offset + step)) for step in (-1, 1)}
+        return False not in beside and (True in beside or self._is_confirmed(own) is True)
 
     def _is_lost(self, physical_offset: int) -> bool:
         return any(damage.start <= physical_offset < damage.end for damage in self.damaged)
 
-    def _stands(self, slot: Slot) -> bool | None:
+    def _is_confirmed(self, slot: Slot) -> bool | None:
         """Whether the entry of `slot` leads to a record of that slot; None if it leads to no whole record."""
         message = self._record_at(self._evidence.physical_offset_of(*slot))
         return matches_slot(message, slot) if message is not None else None

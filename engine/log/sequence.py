@@ -303,7 +303,7 @@ class QueueSequence:
             self._suspects[queue] = Suspect(
                 *queue, walked.before_jump, offsets[walked.jump], physical_offsets[walked.jump], size
             )
-        return [line[stray].row for stray in walked.wrong if line[stray].own]
+        return [line[index].row for index in walked.wrong if line[index].own]
 
     def _note_newest_slot(self, queue: tuple[str, int], line: list[_Numbered], since: int | None) -> None:
         """Note the queue offset from which a queue ends in secondary slots only: the next record may have it as its

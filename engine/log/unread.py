@@ -71,10 +71,10 @@ def keep_entries(runs: Iterable[tuple[int, Entries]], first: int, entries: Entri
     for run_first, run in runs:
         start, end = max(first, run_first), min(first + len(entries), run_first + len(run))
         had = run[start - run_first : max(end, start) - run_first]
-        places = had["physical_offset"].astype(np.int64)
+        starts = had["physical_offset"].astype(np.int64)
         leads = np.zeros(len(had), dtype=bool)
         for begin, after in ranges:
-            leads |= (places >= begin) & (places < after) & (had["size"] > 0)
+            leads |= (starts >= begin) & (starts < after) & (had["size"] > 0)
         rows = np.flatnonzero(leads)
         entries[rows + start - first] = had[rows]
         kept[rows + start - first] = True

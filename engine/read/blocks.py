@@ -137,7 +137,7 @@ class BlockReader:
                 run.log_file,
                 bodies.starts,
                 bodies.sizes,
-                records.places["body_crc"].copy(),
+                records.parts["body_crc"].copy(),
                 None if is_stored else bodies.data,
             ),
             damaged=int(np.count_nonzero(~good)),
@@ -185,7 +185,7 @@ _NUMBERS = (
 def _fixed_fields(records: ParsedHeaders) -> dict[str, Any]:
     """The columns of a block that are not in `records.headers`."""
     (flags, born_times, reconsume_times), hosts = fixed_fields(
-        records.log, records.positions, records.headers, records.places
+        records.log, records.positions, records.headers, records.parts
     )
     data, starts = hosts.reshape(-1), np.arange(0, hosts.size, hosts.shape[2])
 

@@ -220,9 +220,9 @@ class OffsetIndex:
             return False
         if found is None:
             return False
-        places, sizes = found
+        offsets, sizes = found
         ends = self._total() + np.cumsum(sizes.reshape(-1, BLOCK_MESSAGES).sum(axis=1))
-        self._add_blocks(places[::BLOCK_MESSAGES], places[BLOCK_MESSAGES - 1 :: BLOCK_MESSAGES], ends, 0 * ends)
+        self._add_blocks(offsets[::BLOCK_MESSAGES], offsets[BLOCK_MESSAGES - 1 :: BLOCK_MESSAGES], ends, 0 * ends)
         self._counted += count
         return True
 

@@ -150,13 +150,13 @@ class Reader(KeyReader):
             check_deadline()
             entries = np.zeros(len(batch), ENTRY)
             entries["physical_offset"] = sorted(batch)
-            for log, base, places_of in reversed(list(runs_by_file(self.log.files, entries))):
-                records = parse_headers(log, places_of - base, places_of, self._is_ledger)
+            for log, base, offsets in reversed(list(runs_by_file(self.log.files, entries))):
+                records = parse_headers(log, offsets - base, offsets, self._is_ledger)
                 rows = rows_naming(records, key)
                 batches = np.flatnonzero(may_be_wrapper(records.headers["sys_flag"]))
-                yield from places_of[np.union1d(rows, batches)][::-1].tolist()
+                yield from offsets[np.union1d(rows, batches)][::-1].tolist()
 
-    def key_places(self, topic: str, key: str) -> Iterator[Array]:
+    def key_slots(self, topic: str, key: str) -> Iterator[Array]:
         """Yields queue ids and queue offsets, int64 (n, 2), of messages with `key` that have a queue entry, newest
         first, some thousand rows each. A row may occur twice."""
         self.queries += 1
@@ -165,12 +165,12 @@ class Reader(KeyReader):
         while some := list(islice(candidates, COLUMN_ROWS)):
             entries = np.zeros(len(some), ENTRY)
             entries["physical_offset"] = np.sort(np.array(some, np.int64))
-            for log, base, places_of in runs_by_file(self.log.files, entries):
-                records = parse_headers(log, places_of - base, places_of, self._is_ledger)
+            for log, base, offsets in runs_by_file(self.log.files, entries):
+                records = parse_headers(log, offsets - base, offsets, self._is_ledger)
                 alone = ~records.headers["ok"] | may_be_wrapper(records.headers["sys_flag"])
-                places = _places_with_key(records.take(~alone), topic, key)
-                yield places[~self._are_anothers(topic, places), :2]
-                shown = [one for place in places_of[alone].tolist() for one in self._shown(place)]
+                slots = _slots_with_key(records.take(~alone), topic, key)
+                yield slots[~self._are_anothers(topic, slots), :2]
+                shown = [one for start in offsets[alone].tolist() for one in self._shown(start)]
                 inside = [
                     (one.queue_id, one.queue_offset) for one in shown if one.topic == topic and carries_key(one, key)
                 ]
@@ -178,8 +178,8 @@ class Reader(KeyReader):
 
     def _is_led_to(self, message: StoredMessage) -> bool:
         """Whether the message is in a queue, and its queue entry does not refer to another record."""
-        place = message.queue_id, message.queue_offset, message.physical_offset
-        return is_queued(message.sys_flag) and not self._is_anothers(message.topic, *place)
+        row = message.queue_id, message.queue_offset, message.physical_offset
+        return is_queued(message.sys_flag) and not self._is_anothers(message.topic, *row)
 
     def _is_anothers(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> bool:
         """Whether the entry at `queue_offset` refers to another record than the one at `physical_offset`, because that
@@ -191,22 +191,22 @@ class Reader(KeyReader):
             return False
         return entry is not None and entry[0] != physical_offset
 
-    def _are_anothers(self, topic: str, places: Array) -> Array:
+    def _are_anothers(self, topic: str, slots: Array) -> Array:
         """`_is_anothers` for rows of queue id, queue offset and physical offset: bool (n,). Most rows use a view of the
         queue's entries, the others single look-ups."""
-        others = np.ones(len(places), bool)
-        queue_ids, counts = np.unique(places[:, 0], return_counts=True)
+        others = np.ones(len(slots), bool)
+        queue_ids, counts = np.unique(slots[:, 0], return_counts=True)
         for queue_id in queue_ids[counts >= VIEWED_ROWS].tolist():
-            rows = np.flatnonzero(places[:, 0] == queue_id)
-            first, last = places[rows[[0, -1]], 1].tolist()
+            rows = np.flatnonzero(slots[:, 0] == queue_id)
+            first, last = slots[rows[[0, -1]], 1].tolist()
             queue = self.queues.get(topic, queue_id)
             if queue is not None and 0 <= first <= last < first + VIEWED_ROWS * len(rows):
                 with suppress(ReadError):
                     entries = queue.entries(first, last - first + 1)
-                    rows = rows[(places[rows, 1] >= first) & (places[rows, 1] < first + len(entries))]
-                    others[rows] = entries["physical_offset"][places[rows, 1] - first] != places[rows, 2]
+                    rows = rows[(slots[rows, 1] >= first) & (slots[rows, 1] < first + len(entries))]
+                    others[rows] = entries["physical_offset"][slots[rows, 1] - first] != slots[rows, 2]
         for row in np.flatnonzero(others).tolist():
-            others[row] = self._is_anothers(topic, *places[row].tolist())
+            others[row] = self._is_anothers(topic, *slots[row].tolist())
         return others
 
     def newest_with_key(self, topic: str, key: str) -> StoredMessage | None:
@@ -248,38 +248,38 @@ class Reader(KeyReader):
             candidates = self._index.candidates(topic, key, oldest)
             newest: dict[str, int] = {}
             while batch := list(islice(candidates, CANDIDATE_ROWS)):
-                for place, word in self._words(topic, batch):
+                for physical_offset, word in self._words(topic, batch):
                     is_wanted = word not in newest and index_hash(topic, word) == key_hash
-                    if is_wanted and self._has_message(topic, place, word):
-                        newest[word] = place
+                    if is_wanted and self._has_message(topic, physical_offset, word):
+                        newest[word] = physical_offset
             chain = Chain(end, known.newest | newest)
             self._chains[topic, key_hash] = chain
             while sum(1 + len(one.newest) for one in self._chains.values()) > REMEMBERED_COLLISIONS:
                 self._chains.popitem(last=False)
             return chain
 
-    def _words(self, topic: str, places: list[int]) -> Iterator[tuple[int, str]]:
+    def _words(self, topic: str, batch: list[int]) -> Iterator[tuple[int, str]]:
         """Yields (physical offset, key) for all keys of the records, newest first; of equal keys the newest record."""
-        entries = np.zeros(len(places), ENTRY)
-        entries["physical_offset"] = sorted(places)
-        for log, base, places_of in reversed(list(runs_by_file(self.log.files, entries))):
-            records = parse_headers(log, places_of - base, places_of, self._is_ledger)
+        entries = np.zeros(len(batch), ENTRY)
+        entries["physical_offset"] = sorted(batch)
+        for log, base, offsets in reversed(list(runs_by_file(self.log.files, entries))):
+            records = parse_headers(log, offsets - base, offsets, self._is_ledger)
             found: dict[str, int] = {}
             for texts in property_texts(records, [KEYS, UNIQUE_KEY]):
                 rows = dict(zip(texts, range(len(texts)), strict=True))  # of equal texts the newest record
                 for text, row in rows.items():
                     for word in (text, *split_keys(text)):
-                        found[word] = max(found.get(word, 0), int(places_of[row]))
+                        found[word] = max(found.get(word, 0), int(offsets[row]))
             alone = ~records.headers["ok"] | may_be_wrapper(records.headers["sys_flag"])
-            for place in places_of[alone].tolist():
-                for message in self._shown(place):
+            for physical_offset in offsets[alone].tolist():
+                for message in self._shown(physical_offset):
                     for word in (*message.keys, message.unique_key or ""):
-                        found[word] = max(found.get(word, 0), place)
-            yield from sorted(((place, word) for word, place in found.items()), reverse=True)
+                        found[word] = max(found.get(word, 0), physical_offset)
+            yield from sorted(((physical_offset, word) for word, physical_offset in found.items()), reverse=True)
 
-    def _has_message(self, topic: str, place: int, key: str) -> bool:
-        """Whether a message in the record at physical offset `place` has the key and a queue entry."""
-        return any(one.topic == topic and carries_key(one, key) for one in self._shown(place))
+    def _has_message(self, topic: str, physical_offset: int, key: str) -> bool:
+        """Whether a message in the record at `physical_offset` has the key and a queue entry."""
+        return any(one.topic == topic and carries_key(one, key) for one in self._shown(physical_offset))
 
     def _newest_by_key(self) -> dict[tuple[str, str], int]:
         """The cache for the current log. Concurrent threads may each start a new one, which is harmless."""
@@ -310,12 +310,12 @@ class Reader(KeyReader):
         entries = np.concatenate(newest)
         entries = entries[np.argsort(entries["physical_offset"], kind="stable")][-limit:]
         keys: set[str] = set()
-        for log, base, places_of in runs_by_file(self.log.files, entries):
-            records = parse_headers(log, places_of - base, places_of, self._is_ledger)
+        for log, base, offsets in runs_by_file(self.log.files, entries):
+            records = parse_headers(log, offsets - base, offsets, self._is_ledger)
             ((starts, sizes),) = find_properties(records, [KEYS])
             is_batch = may_be_wrapper(records.headers["sys_flag"])
-            for place in np.unique(places_of[is_batch]).tolist():
-                for message in self._shown(place):
+            for physical_offset in np.unique(offsets[is_batch]).tolist():
+                for message in self._shown(physical_offset):
                     keys.update(message.keys)
             sizes = np.where(is_batch, 0, sizes)
             for first, size in zip(starts[sizes > 0].tolist(), sizes[sizes > 0].tolist(), strict=True):
@@ -340,7 +340,7 @@ def rows_naming(records: ParsedHeaders, key: str) -> Array:
     return np.array(sorted(rows), np.int64)
 
 
-def _places_with_key(records: ParsedHeaders, topic: str, key: str) -> Array:
+def _slots_with_key(records: ParsedHeaders, topic: str, key: str) -> Array:
     """Queue ids, queue offsets and physical offsets, int64 (n, 3), of the topic's records that carry `key`."""
     records = records.take(np.flatnonzero(records.headers["ok"] & is_queued(records.headers["sys_flag"])))
     records = records.take(rows_naming(records, key))

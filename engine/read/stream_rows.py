@@ -47,12 +47,12 @@ class LogPart:
     """Rows whose records are in one file of the log; all arrays have shape (n,).
 
     Bodies are log[starts:starts + stored_sizes]; `crcs` are theirs, as stored. `sizes` are the bytes in the stream with
-    the newline: 0 for a row that is left out, UNMEASURED for a compressed one before `RowSource.measure`. `places` are
+    the newline: 0 for a row that is left out, UNMEASURED for a compressed one before `RowSource.measure`. `offsets` are
     the records' physical offsets.
     """
 
     log: Array
-    places: Array
+    offsets: Array
     crcs: Array
     sys_flags: Array
     starts: Array
@@ -67,7 +67,7 @@ class LogPart:
         """Rows [first, end)."""
         return LogPart(
             self.log,
-            self.places[first:end],
+            self.offsets[first:end],
             self.crcs[first:end],
             self.sys_flags[first:end],
             self.starts[first:end],
@@ -95,10 +95,10 @@ class RowSource:
         """
         parts: list[LogPart] = []
         entries, begin = queue.entries(first, count), first
-        for log, base, places in runs_by_file(self._log, entries):
-            unknown = int(np.searchsorted(places, checked_before, side="left"))
-            records = parse_headers(log, places - base, places, self._log.framing.is_ledger, whole=unknown > 0)
-            part = _part_of(records, places)
+        for log, base, offsets in runs_by_file(self._log, entries):
+            unknown = int(np.searchsorted(offsets, checked_before, side="left"))
+            records = parse_headers(log, offsets - base, offsets, self._log.framing.is_ledger, whole=unknown > 0)
+            part = _part_of(records, offsets)
             suspect = (part.sizes == 0) | may_be_wrapper(part.sys_flags)
             if unknown:
                 checked = records.take(slice(unknown))
@@ -107,12 +107,12 @@ class RowSource:
                 else:
                     suspect[:unknown] |= misplaced(checked, queue.topic, queue.queue_id, first)
                 suspect[:unknown] |= damaged_rows(checked)
-            lost_place, message, is_refused = -1, None, False
+            lost_offset, message, is_refused = -1, None, False
             for row in np.flatnonzero(suspect).tolist():
-                if places[row] != lost_place:
+                if offsets[row] != lost_offset:
                     message, is_refused = self._alone_at(queue, entries, begin, first + row)
                 if message is None:
-                    lost_place = places[row]  # many lost queue offsets may refer to one damaged record
+                    lost_offset = offsets[row]  # many lost queue offsets may refer to one damaged record
                 _put(part, row, base, message, is_refused)
             parts.append(part)
             first += len(part)
@@ -143,29 +143,29 @@ class RowSource:
             queue_ids, offsets = np.full(count, queue.queue_id, np.int32), np.arange(first, first + count)
         topic, framed = queue.topic.encode(), self._log.framing.is_ledger
         found: list[tuple[Array, Array]] = []
-        for log, base, places in runs_by_file(self._log, entries):
-            unknown = int(np.searchsorted(places, checked_before, side="left"))
-            end = begin + len(places)
+        for log, base, physical_offsets in runs_by_file(self._log, entries):
+            unknown = int(np.searchsorted(physical_offsets, checked_before, side="left"))
+            end = begin + len(physical_offsets)
             numbers = queue_ids[begin:end], offsets[begin:end]
-            sizes = text_sizes(log, base, places, topic, *numbers, framed, unknown)
+            sizes = text_sizes(log, base, physical_offsets, topic, *numbers, framed, unknown)
             if sizes is None:
                 return None
-            found.append((places, sizes))
+            found.append((physical_offsets, sizes))
             begin = end
         if sum(len(sizes) for _, sizes in found) != count:
             return None
-        places, sizes = map(np.concatenate, zip(*found, strict=True))
-        return places, sizes
+        physical_offsets, sizes = map(np.concatenate, zip(*found, strict=True))
+        return physical_offsets, sizes
 
     def put_plain_text(self, queue: ConsumeQueue | TopicQueue, first: int, count: int, text: Array) -> int | None:
         """Write the stream bytes of queue offsets [first, first + count) to the beginning of `text`; returns their
         number. None unless each is a framed plain message, and `text` is long enough. Errors as `rows`."""
         filled = found = 0
-        for log, base, places in runs_by_file(self._log, queue.entries(first, count)):
-            size = copy_texts(log, base, places, self._log.framing.is_ledger, text[filled:])
+        for log, base, offsets in runs_by_file(self._log, queue.entries(first, count)):
+            size = copy_texts(log, base, offsets, self._log.framing.is_ledger, text[filled:])
             if size < 0:
                 return None
-            filled, found = filled + size, found + len(places)
+            filled, found = filled + size, found + len(offsets)
         return filled if found == count else None
 
     def measure(self, parts: Sequence[LogPart], until_s: float = math.inf) -> int | None:
@@ -177,14 +177,14 @@ class RowSource:
         passed, has_decompressed = 0, False
         for part in parts:
             for row in np.flatnonzero(part.sizes == UNMEASURED).tolist():
-                place, crc = int(part.places[row]), int(part.crcs[row])
-                size = self._sizes.get(place, crc)
+                physical_offset, crc = int(part.offsets[row]), int(part.crcs[row])
+                size = self._sizes.get(physical_offset, crc)
                 if size is None:
                     if has_decompressed and time.monotonic() >= until_s:
                         return passed + int(row)
                     body, has_decompressed = self._decompressed(part, row), True
                     size = len(body) if body is not None else -1
-                    self._sizes.remember(place, crc, size)
+                    self._sizes.remember(physical_offset, crc, size)
                 part.sizes[row] = size + 1
             passed += len(part)
         return None
@@ -251,12 +251,12 @@ def _put(part: LogPart, row: int, base: int, message: StoredMessage | None, is_r
     part.sizes[row] = UNMEASURED if message.is_compressed else part.stored_sizes[row] + 1
 
 
-def _part_of(records: ParsedHeaders, places: Array) -> LogPart:
+def _part_of(records: ParsedHeaders, offsets: Array) -> LogPart:
     """Rows of all records; those that are not `ok` get size 0."""
     good, (starts, stored_sizes) = records.headers["ok"], records.bodies
     sys_flags = records.headers["sys_flag"].astype(np.int64)
     sizes = np.where(good, stored_sizes + 1, 0)
     is_compressed = good & (sys_flags & COMPRESSED_FLAG != 0)
     sizes[is_compressed] = UNMEASURED
-    crcs = records.places["body_crc"]
-    return LogPart(records.log, places, crcs, sys_flags, starts.copy(), stored_sizes.copy(), sizes, is_compressed)
+    crcs = records.parts["body_crc"]
+    return LogPart(records.log, offsets, crcs, sys_flags, starts.copy(), stored_sizes.copy(), sizes, is_compressed)

@@ -179,8 +179,8 @@ class TopicQueue:
             if number % 256 == 255:
                 yield
         rows = np.concatenate(parts)
-        places = np.concatenate([_ascending(part["physical_offset"], window_end) for part in parts])
-        self._rows.append(rows[np.argsort(places, kind="stable")])
+        physical_offsets = np.concatenate([_ascending(part["physical_offset"], window_end) for part in parts])
+        self._rows.append(rows[np.argsort(physical_offsets, kind="stable")])
         self._sources.update((source.queue.queue_id, source) for source in sources)
         yield
 
@@ -229,10 +229,10 @@ class TopicQueue:
     def misplaced(self, records: ParsedHeaders, rows: Array) -> Array:
         """Which `ok` records (bool (n,)) name another topic, queue or queue offset than their rows."""
         agree = (records.headers["queue_offset"] == rows["queue_offset"]) & (records.queue_ids == rows["queue_id"])
-        headers, places = records.headers.copy(), records.places.copy()
+        headers, parts = records.headers.copy(), records.parts.copy()
         headers["queue_offset"] = np.where(agree, np.arange(len(rows)), -1)
-        places["queue_id"] = 0
-        return misplaced(ParsedHeaders(records.log, records.positions, headers, places), self.topic, 0, 0)
+        parts["queue_id"] = 0
+        return misplaced(ParsedHeaders(records.log, records.positions, headers, parts), self.topic, 0, 0)
 
 
 class _Rows:
@@ -318,6 +318,6 @@ def _rows_of(source: _Source, end: int, window_end: int) -> Array:
         return rows
 
 
-def _ascending(places: Array, end: int) -> Array:
+def _ascending(offsets: Array, end: int) -> Array:
     """Physical offsets as sort keys; the invalid one of a damaged entry gets that of the entry before it."""
-    return np.maximum.accumulate(np.where((places >= 0) & (places < end), places, 0)) if len(places) else places
+    return np.maximum.accumulate(np.where((offsets >= 0) & (offsets < end), offsets, 0)) if len(offsets) else offsets

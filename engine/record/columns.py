@@ -52,7 +52,7 @@ class Columns:
 
 def damaged_rows(records: ParsedHeaders) -> Array:
     """Mask of the `ok` records whose body has a wrong CRC: bool (n,)."""
-    whole = whole_bodies(records.log, *records.bodies, records.places["body_crc"])
+    whole = whole_bodies(records.log, *records.bodies, records.parts["body_crc"])
     return np.asarray(~whole & records.headers["ok"])
 
 
@@ -61,7 +61,7 @@ def lost_sector_rows(records: ParsedHeaders) -> list[int]:
     view, lost = records.log.data, []
     for row in _rows_with_zero_at_sector_start(records):
         start, size = int(records.positions[row]), int(records.headers["store_size"][row])
-        topic, properties = (int(records.places[part][row]) - start for part in ("topic_start", "properties_start"))
+        topic, properties = (int(records.parts[part][row]) - start for part in ("topic_start", "properties_start"))
         physical_offset = int(records.headers["physical_offset"][row])
         if has_lost_sector(view[start:], size, physical_offset, topic, properties):
             lost.append(row)
@@ -112,7 +112,7 @@ def read_bodies(records: ParsedHeaders, body_limit_bytes: int) -> tuple[Array, S
     """Mask of the good records (bool (n,): `ok`, with a right CRC, and decompressible), and their decompressed bodies;
     the bodies of others are empty. Without compressed bodies nothing is copied."""
     starts, sizes = records.bodies
-    good = records.headers["ok"] & whole_bodies(records.log, starts, sizes, records.places["body_crc"])
+    good = records.headers["ok"] & whole_bodies(records.log, starts, sizes, records.parts["body_crc"])
     stored = SliceColumn(records.log, starts, _of_good(good, sizes))
     is_compressed = records.headers["sys_flag"] & COMPRESSED_FLAG != 0
     if not is_compressed.any():

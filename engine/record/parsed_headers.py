@@ -27,7 +27,7 @@ HEADER = np.dtype(
     ],
     align=True,  # numpy takes several times as long for a field at odd positions
 )
-PLACE = np.dtype(
+PARTS = np.dtype(
     [
         ("body_start", "i8"),
         ("body_size", "i8"),
@@ -46,7 +46,7 @@ PLACE = np.dtype(
 class ParsedHeaders:
     """Records at `positions` (int64 (n,)) of `log` (uint8).
 
-    `headers` is HEADER; `ok` means right magic, physical offset and sizes (CRCs are not checked). `places` is PLACE:
+    `headers` is HEADER; `ok` means right magic, physical offset and sizes (CRCs are not checked). `parts` is PARTS:
     starts are positions in `log`, the body's size is as stored. Where `ok` is false, starts and sizes are 0, and other
     fields are undefined.
     """
@@ -54,7 +54,7 @@ class ParsedHeaders:
     log: Array
     positions: Array
     headers: Array
-    places: Array
+    parts: Array
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -62,37 +62,37 @@ class ParsedHeaders:
     @property
     def queue_ids(self) -> Array:
         """int32 (n,)."""
-        return self.places["queue_id"]
+        return self.parts["queue_id"]
 
     @property
     def bodies(self) -> tuple[Array, Array]:
         """(starts, sizes) of the bodies as stored."""
-        return self.places["body_start"], self.places["body_size"]
+        return self.parts["body_start"], self.parts["body_size"]
 
     @property
     def topics(self) -> tuple[Array, Array]:
         """(starts, sizes) of the topics."""
-        return self.places["topic_start"], self.places["topic_size"]
+        return self.parts["topic_start"], self.parts["topic_size"]
 
     @property
     def properties(self) -> tuple[Array, Array]:
         """(starts, sizes) of the properties."""
-        return self.places["properties_start"], self.places["properties_size"]
+        return self.parts["properties_start"], self.parts["properties_size"]
 
     def properties_of(self, row: int) -> dict[str, str]:
         """The properties of one record, decoded."""
-        start, size = int(self.places["properties_start"][row]), int(self.places["properties_size"][row])
+        start, size = int(self.parts["properties_start"][row]), int(self.parts["properties_size"][row])
         return decode_properties(self.log[start : start + size].tobytes())
 
     def take(self, rows: Array | slice) -> "ParsedHeaders":
         """Only the records at `rows` (a slice, indices or a mask)."""
-        return ParsedHeaders(self.log, self.positions[rows], self.headers[rows], self.places[rows])
+        return ParsedHeaders(self.log, self.positions[rows], self.headers[rows], self.parts[rows])
 
 
 def misplaced(records: ParsedHeaders, topic: str, queue_id: int, first: int) -> Array:
     """Mask (bool (n,)) of the `ok` records whose topic, queue id or queue offset differs from the queue's slots
     `first`, `first` + 1 …"""
-    return kernel.misplaced(records.log, records.headers, records.places, topic.encode(), queue_id, first)
+    return kernel.misplaced(records.log, records.headers, records.parts, topic.encode(), queue_id, first)
 
 
 def parse_headers(
@@ -108,6 +108,6 @@ def parse_headers(
 
     Without `whole`, bytes after the bodies are not read: topics and properties are empty, and not checked.
     """
-    headers, places = np.empty(len(positions), HEADER), np.empty(len(positions), PLACE)
-    kernel.parse_headers(log, positions, physical_offsets, is_ledger, whole, headers, places)
-    return ParsedHeaders(log, positions, headers, places)
+    headers, parts = np.empty(len(positions), HEADER), np.empty(len(positions), PARTS)
+    kernel.parse_headers(log, positions, physical_offsets, is_ledger, whole, headers, parts)
+    return ParsedHeaders(log, positions, headers, parts)

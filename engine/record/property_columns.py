@@ -40,13 +40,13 @@ class Properties:
         """The properties of `records`, copied out of the log."""
         stored, stored_data = kernel.gather(records.log, *records.properties, lead=_VALUE_END)
         offsets, data = _valid_text(stored, stored_data)
-        row_starts, codes, places, found = kernel.split_items(data, offsets[:-1], np.diff(offsets))
+        row_starts, codes, slices, found = kernel.split_items(data, offsets[:-1], np.diff(offsets))
         values = ByteColumn(*found)
-        last = kernel.last_of_equals(row_starts, codes, places.shape[1])
+        last = kernel.last_of_equals(row_starts, codes, slices.shape[1])
         if not last.all():
             row_starts = np.append(0, np.cumsum(last))[row_starts]
             codes, values = codes[last], values.slices.take(last).packed()
-        names = CodedColumn(SliceColumn(data, *places).packed(), codes)
+        names = CodedColumn(SliceColumn(data, *slices).packed(), codes)
         return cls(row_starts, names, values, records.properties[1].copy(), data is stored_data)
 
     @classmethod

@@ -93,7 +93,7 @@ class RequestHandlers:
             Opcode.INTERRUPT: self.interrupt,
             Opcode.IOCTL: self.unsupported,
         }
-        if core.opens_unasked:
+        if core.is_no_open:
             self.by_opcode |= {Opcode.OPEN: self.unsupported, Opcode.READ: self.read_unopened}
         self._core = core
         self._store = store

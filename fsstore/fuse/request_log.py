@@ -131,7 +131,7 @@ class RequestLog:
         if self._plain and unique not in self._begun:
             uid, gid, pid = wire.CALLER.unpack_from(request, wire.CALLER_BEGIN)
             path = below(self._core.path_of(inode), opcode, request)
-            position, size = _place_of(opcode, request)
+            position, size = _range_of(opcode, request)
             name = wire.operation_name(opcode)
             began_s, time_ns = time.perf_counter(), time.time_ns()
             self._begun[unique] = LoggedRequest(began_s, time_ns, uid, gid, pid, name, path, position, size)
@@ -222,7 +222,7 @@ def below(path: str, opcode: int, request: bytes | memoryview) -> str:
     return name if path == "/" else f"{path}/{name}"
 
 
-def _place_of(opcode: int, request: bytes | memoryview) -> tuple[int | None, int | None]:
+def _range_of(opcode: int, request: bytes | memoryview) -> tuple[int | None, int | None]:
     """Position and size of a request; a write through O_APPEND has no position."""
     if opcode == Opcode.WRITE:
         _, position, size, _, _, flags = wire.WRITE.unpack_from(request, ARGUMENTS)

@@ -100,12 +100,12 @@ class ExportFolder:
                     f"{self.path} was started with other topics or times: name them, or another directory"
                 )
             ranges = [QueueRange(*part) for part in plan["ranges"]]
-            places = plan.get("last_places", [None] * len(ranges))  # plans of older versions have none
-            before = {(part.topic, part.queue): (part, at) for part, at in zip(ranges, places, strict=True)}
+            offsets = plan.get("last_places", [None] * len(ranges))  # plans of older versions have none
+            before = {(part.topic, part.queue): (part, at) for part, at in zip(ranges, offsets, strict=True)}
         parts = list(_extended(before, found, physical_offset))
-        places = [physical_offset(part.topic, part.queue, part.end - 1) for part in parts]
+        offsets = [physical_offset(part.topic, part.queue, part.end - 1) for part in parts]
         self._state.mkdir(parents=True, exist_ok=True)
-        write_durably(file, {"wanted": asked, "ranges": parts, "last_places": places})
+        write_durably(file, {"wanted": asked, "ranges": parts, "last_places": offsets})
         return parts
 
     def units(self) -> list[Unit]:

@@ -29,7 +29,7 @@ from fsstore.tree.nodes import NOT_CACHED, Context, Directory, Node, not_found
 LISTED_KEYS = 10_000
 """`ls keys/` lists the keys of about this number of a topic's newest messages: the index itself has only hashes."""
 
-PLACE_BYTES = 16
+SLOT_BYTES = 16
 """Memory for an entry of `keys/<key>@all` while it is listed."""
 
 
@@ -153,17 +153,17 @@ class MatchesDirectory(Directory):
 
     def opendir(self) -> tuple[Listing, OpenedDirectory]:
         store, topic, key = self._context.store, self._topic, self._key
-        return MatchesListing(self, lambda: store.key_places(topic, key), self._context.memory), NOT_CACHED
+        return MatchesListing(self, lambda: store.key_slots(topic, key), self._context.memory), NOT_CACHED
 
 
-class PlaceNames(Sequence[bytes]):
+class SlotNames(Sequence[bytes]):
     """Names `<queue>-<offset>` of slots (queue and offset; int64, shape (n, 2)), made when they are needed."""
 
-    def __init__(self, places: Array) -> None:
-        self._places = places
+    def __init__(self, slots: Array) -> None:
+        self._slots = slots
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._slots)
 
     @overload
     def __getitem__(self, rows: int) -> bytes: ...
@@ -174,45 +174,45 @@ class PlaceNames(Sequence[bytes]):
     def __getitem__(self, rows: int | slice) -> bytes | Sequence[bytes]:
         if isinstance(rows, int):
             return self[rows : rows + 1][0]
-        return [b"%d-%s" % (queue, offset_name(offset)) for queue, offset in self._places[rows].tolist()]
+        return [b"%d-%s" % (queue, offset_name(offset)) for queue, offset in self._slots[rows].tolist()]
 
 
 class MatchesListing(NamesListing):
     """All messages with a key, by queue and offset. There may be millions, so they are collected in pieces, as numbers.
     ENOBUFS: there is not enough memory for them."""
 
-    def __init__(self, directory: Described, places: Callable[[], Iterator[Array]], memory: MemoryBudget) -> None:
-        """`places` begins the search."""
+    def __init__(self, directory: Described, slots: Callable[[], Iterator[Array]], memory: MemoryBudget) -> None:
+        """`slots` begins the search."""
         super().__init__(directory, memory)
-        self._find = places
+        self._find = slots
         self._finding: Iterator[Array] | None = None
-        self._places: list[Array] = []
+        self._slots: list[Array] = []
 
-    def _collected(self) -> PlaceNames:
+    def _collected(self) -> SlotNames:
         while (names := in_thread(self._find_some, self, WorkKind.KEYS)) is None:
             pass  # and the next slice
         return names
 
-    def _find_some(self) -> PlaceNames | None:
+    def _find_some(self) -> SlotNames | None:
         """The names; None: there may be more."""
         if self._finding is None:
-            self._finding, self._places = self._find(), []
+            self._finding, self._slots = self._find(), []
         until_s = time.monotonic() + SLICE_S
         for some in self._finding:
-            self._places.append(some)
-            self._memory.resize(2 * sum(found.nbytes for found in self._places))  # sorting makes a copy
+            self._slots.append(some)
+            self._memory.resize(2 * sum(found.nbytes for found in self._slots))  # sorting makes a copy
             if time.monotonic() >= until_s:
                 return None
-        found, self._places, self._finding = self._places, [], None
-        return PlaceNames(in_order(np.concatenate([np.empty((0, 2), np.int64), *found])))
+        found, self._slots, self._finding = self._slots, [], None
+        return SlotNames(in_order(np.concatenate([np.empty((0, 2), np.int64), *found])))
 
     def _bytes_of(self, names: Sequence[bytes]) -> int:
-        return PLACE_BYTES * len(names)
+        return SLOT_BYTES * len(names)
 
 
-def in_order(places: Array) -> Array:
+def in_order(slots: Array) -> Array:
     """Slots (int64, shape (n, 2)) by queue and offset, without duplicates."""
-    places = places[np.lexsort((places[:, 1], places[:, 0]))]
-    is_new = np.ones(len(places), bool)
-    is_new[1:] = (places[1:] != places[:-1]).any(axis=1)
-    return places[is_new]
+    slots = slots[np.lexsort((slots[:, 1], slots[:, 0]))]
+    is_new = np.ones(len(slots), bool)
+    is_new[1:] = (slots[1:] != slots[:-1]).any(axis=1)
+    return slots[is_new]

@@ -86,7 +86,7 @@ class GroupsDirectory(Directory):
         if part not in self._children():
             raise not_found()
         parts = (*self._parts, part)
-        if len(parts) == DEPTH and self._context.opens_unasked:
+        if len(parts) == DEPTH and self._context.is_no_open:
             node = self._snapshot(parts)
             self._context.inodes.add(node, NodeKey(OffsetSnapshot, detail=parts))
             return node.attributes()

@@ -241,7 +241,7 @@ class Context:
     """The share of each user in the resources of the mount."""
 
     @property
-    def opens_unasked(self) -> bool:
+    def is_no_open(self) -> bool:
         """Whether the kernel opens and closes files without requests, because nothing grows. OPEN is answered ENOSYS,
         so the kernel reads by inode and keeps the attributes of the look-up."""
         return self.store.mode is OpenMode.READ_ONLY

@@ -39,19 +39,19 @@ def test_records_whose_keys_only_hash_alike_are_not_decoded_one_by_one(
         class Counted:
             """Counts what is taken of `places`."""
 
-            def __init__(self, places: Iterator[int]) -> None:
-                self.places = places
+            def __init__(self, slots: Iterator[int]) -> None:
+                self.slots = slots
 
             def __iter__(self) -> Iterator[int]:
                 return self
 
             def __next__(self) -> int:
-                decoded.append(next(self.places))
+                decoded.append(next(self.slots))
                 return decoded[-1]
 
         find, likely = Index.candidates, Reader._likely
         monkeypatch.setattr(Index, "candidates", lambda *question: Counted(find(*question)))
-        monkeypatch.setattr(Reader, "_likely", lambda self, rest, key: Counted(likely(self, rest.places, key)))
+        monkeypatch.setattr(Reader, "_likely", lambda self, rest, key: Counted(likely(self, rest.slots, key)))
         assert store.query("T", absent, 100) == []
         assert len(decoded) == SINGLE_CANDIDATES
         assert [message.queue_offset for message in store.query("T", rare, 100)] == [2, 1, 0]
@@ -68,9 +68,9 @@ def test_a_chain_is_walked_once_for_all_names_and_then_its_new_part(
     walked: list[int] = []
     walk = Reader._words
 
-    def counted(self: Reader, topic: str, places: list[int]) -> Iterator[tuple[int, str]]:
-        walked.extend(places)
-        yield from walk(self, topic, places)
+    def counted(self: Reader, topic: str, slots: list[int]) -> Iterator[tuple[int, str]]:
+        walked.extend(slots)
+        yield from walk(self, topic, slots)
 
     def put(keys: list[str]) -> int:
         message = Message("T", b"x", properties={"UNIQ_KEY": keys[0]}) if unique else Message("T", b"x", ["z", *keys])
@@ -145,6 +145,6 @@ def test_a_record_that_names_a_key_elsewhere_and_has_one_of_its_hash_does_not_ca
         store.put(Message("T", b"x", [alike], properties={"other": asked}), 0)
         store.put(Message("T", b"x", [alike, f"{asked}-17"]), 0)
         carrying = store.put(Message("T", b"x", [asked]), 0)
-        places = [row for rows in store.key_places("T", asked) for row in rows.tolist()]
-        assert places == [[carrying.queue, carrying.queue_offset]]
+        slots = [row for rows in store.key_slots("T", asked) for row in rows.tolist()]
+        assert slots == [[carrying.queue, carrying.queue_offset]]
         assert [message.queue_offset for message in store.query("T", asked)] == [carrying.queue_offset]

@@ -129,7 +129,7 @@ def test_a_key_leads_to_no_other_message_where_a_number_is_damaged(tmp_path: Pat
     change(tmp_path, places[2 * HIT], *WORDS[word])
     with MessageStore.open(tmp_path, replace(SMALL, mode=OpenMode.READ_ONLY)) as store:
         assert store.newest_with_key("va", f"K{HIT}") is None
-        assert np.concatenate(list(store.key_places("va", f"K{HIT}"))).tolist() == []
+        assert np.concatenate(list(store.key_slots("va", f"K{HIT}"))).tolist() == []
 
 
 @pytest.mark.parametrize("number", [0, HIT, COUNT - 1])
@@ -142,7 +142,7 @@ def test_a_key_of_many_leads_to_each_but_the_message_of_which_a_word_is_damaged(
     change(tmp_path, places[2 * number], *WORDS[word])
     numbers = {(number % QUEUES, number // QUEUES): number for number in range(COUNT)}
     with MessageStore.open(tmp_path, replace(SMALL, mode=OpenMode.READ_ONLY)) as store:
-        found = [tuple(place) for some in store.key_places("va", "ALL") for place in some.tolist()]
+        found = [tuple(place) for some in store.key_slots("va", "ALL") for place in some.tolist()]
     assert sorted(numbers[place] for place in found if place in numbers) == [*range(number), *range(number + 1, COUNT)]
 
 

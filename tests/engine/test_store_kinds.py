@@ -578,7 +578,7 @@ def require_inner(store: MessageStore, sent: list[Message], first: int, place: C
         found = store.newest_with_key("va-bcq", f"I{number}")
         assert found is not None
         assert (found.queue_offset, bytes(found.body)) == (number, item.body)
-        assert [one.tolist() for one in store.key_places("va-bcq", f"I{number}") if len(one)] == [[[0, number]]]
+        assert [one.tolist() for one in store.key_slots("va-bcq", f"I{number}") if len(one)] == [[[0, number]]]
     assert len({message.place for message in shown}) == len(shown)
     wanted = [bytes(item.body) for item in sent]
     assert [bytes(message.body) for message in store.read("va-bcq", 0, first)] == wanted

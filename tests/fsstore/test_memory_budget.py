@@ -11,7 +11,7 @@ import pytest
 
 from engine import Message, MessageStore
 from fsstore.interface import FilesystemError
-from fsstore.tree.computed_links import PLACE_BYTES
+from fsstore.tree.computed_links import SLOT_BYTES
 from fsstore.tree.memory_budget import SMALL_BYTES, Holding, MemoryBudget, Purpose
 from tests.engine.storetools import bodies
 from tests.fsstore.conftest import Mount, patiently, refused_with
@@ -143,7 +143,7 @@ def test_a_key_of_many_messages_is_listed_as_numbers(mount: Mount, store: Messag
         names += [entry.name for entry in batch]
     wanted = [b"%d-%020d" % (queue, offset) for queue in (1, 2, 3) for offset in range(5_000)]
     assert names == wanted
-    assert mount.fs.memory.used[Purpose.LISTINGS] == PLACE_BYTES * len(wanted)
+    assert mount.fs.memory.used[Purpose.LISTINGS] == SLOT_BYTES * len(wanted)
     mount.fs.handles.release_directory(handle)
     assert mount.fs.memory.used[Purpose.LISTINGS] == 0
 
@@ -152,7 +152,7 @@ def test_a_key_of_too_many_messages_is_refused(mount: Mount, store: MessageStore
     for _ in range(1000):
         store.put(Message("orders", b"", keys=["K"]), 0)
     handle = mount.fs.opendir(mount.stat("orders/keys/K@all").inode).handle
-    mount.fs.memory.limit_bytes = 1000 * PLACE_BYTES
+    mount.fs.memory.limit_bytes = 1000 * SLOT_BYTES
     assert refused_with(lambda: patiently(mount.fs.readdir, handle, 0, 100)) == errno.ENOBUFS
     mount.fs.memory.limit_bytes = 1 << 20
     assert len(mount.ls("orders/keys/K@all")) == 1000

@@ -54,7 +54,7 @@ OK = struct.pack("=IiQ", 16, 0, UNIQUE)
 class ScriptedCore:
     """A core whose every method does what `script` says: an exception is raised, anything else is the answer."""
 
-    opens_unasked = False
+    is_no_open = False
 
     def __init__(self, *script: object) -> None:
         self._script = list(script)
@@ -182,7 +182,7 @@ def test_extended_attributes_are_answered_as_far_as_there_is_room(
 class NotingCore:
     """A core that notes what it is asked."""
 
-    opens_unasked = False
+    is_no_open = False
 
     def __init__(self) -> None:
         self.asked: list[tuple[Any, ...]] = []
@@ -233,7 +233,7 @@ class SlowDisk:
 class InheritedHandle:
     """A core that was left a handle by another server, which had done the last request of it."""
 
-    opens_unasked = False
+    is_no_open = False
     accounts = Accounts(0)
 
     def __init__(self) -> None:

@@ -197,7 +197,7 @@ def test_without_properties_a_record_may_say_so_by_a_negative_size() -> None:
     assert decode_record(memoryview(log), BASE).properties == {}
     records = parse_headers(*located(log, positions))
     assert records.headers["ok"].tolist() == [True, True]
-    assert records.places["properties_size"].tolist() == [0, 0]
+    assert records.parts["properties_size"].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("other", ["TopicTess", "Topic", "t" * 127])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from engine.record.kernel import scan as kernel
 from engine.record.log_framing import LEDGER, PLAIN
 from engine.record.message import Host, Message
-from engine.record.parsed_headers import HEADER, PLACE, misplaced, parse_headers
+from engine.record.parsed_headers import HEADER, PARTS, misplaced, parse_headers
 from engine.record.record import encode_blank
 from tests.engine.record.guarded import guarded
 from tests.engine.record.meanwhile import longest_wait
@@ -36,7 +36,7 @@ def i64(*numbers: int) -> Array:
 
 
 def arrays(count: int) -> tuple[Array, Array]:
-    return np.empty(count, HEADER), np.empty(count, PLACE)
+    return np.empty(count, HEADER), np.empty(count, PARTS)
 
 
 @given(st.data())
@@ -48,57 +48,57 @@ def test_nothing_is_read_past_the_end(data: st.DataObject) -> None:
         log[at : at + 4] = data.draw(words)
     log = log[: data.draw(st.integers(1, len(log)))]
     memory = guarded(log)
-    places = i64(*positions, *range(0, len(log), 7), *EXTREMES)
+    parts = i64(*positions, *range(0, len(log), 7), *EXTREMES)
     for framing in (PLAIN, LEDGER):
-        for physical_offsets in (None, places + BASE):
+        for physical_offsets in (None, parts + BASE):
             for whole in (False, True):
-                records = parse_headers(memory, places, physical_offsets, framing is LEDGER, whole=whole)
+                records = parse_headers(memory, parts, physical_offsets, framing is LEDGER, whole=whole)
                 for starts, sizes in (records.bodies, records.topics, records.properties):
                     assert (starts >= 0).all()
                     assert (starts + sizes <= len(log)).all()
-                kernel.whole_bodies(memory, *records.bodies, records.places["body_crc"])
+                kernel.whole_bodies(memory, *records.bodies, records.parts["body_crc"])
                 misplaced(records, "orders", 3, 0)
                 good = records.take(records.headers["ok"])
-                numbers, hosts = kernel.fixed_fields(memory, good.positions, good.headers, good.places)
+                numbers, hosts = kernel.fixed_fields(memory, good.positions, good.headers, good.parts)
                 assert numbers.shape[1] == len(hosts) == len(good)
-        for row in range(len(places)):
-            place, queue_id = places[row : row + 1] + BASE, np.zeros(1, np.int32)
+        for row in range(len(parts)):
+            place, queue_id = parts[row : row + 1] + BASE, np.zeros(1, np.int32)
             kernel.text_sizes(memory, BASE, place, b"orders", queue_id, i64(0), framing is LEDGER, 1)
             text = np.zeros(data.draw(st.sampled_from([0, 1, 6, 7, 8, len(log)])), np.uint8)
             assert -1 <= kernel.copy_texts(memory, BASE, place, framing is LEDGER, text) <= len(text)
-        for start in places[(places >= 0) & (places <= len(log))].tolist():
+        for start in parts[(parts >= 0) & (parts <= len(log))].tolist():
             found, end, _ = kernel.follow_chain(memory, start, len(log), len(log), BASE, framing is LEDGER)
             assert start <= end <= len(log)
             assert (np.diff(found) >= 48).all()
     kernel.placed_headers(memory, 0, len(log), BASE, np.empty(9, np.int64))
-    assert (kernel.read_sizes(memory, places)[0] <= len(log)).all()
+    assert (kernel.read_sizes(memory, parts)[0] <= len(log)).all()
 
 
 def test_texts_are_written_where_they_have_room_and_nowhere_else() -> None:
     log, positions = log_of(SOME)
-    places = i64(*positions) + BASE
+    parts = i64(*positions) + BASE
     for room in range(30):
         target = np.full(40, 7, np.uint8)
-        found = kernel.copy_texts(guarded(log), BASE, places, False, target[:room])
+        found = kernel.copy_texts(guarded(log), BASE, parts, False, target[:room])
         assert found == (28 if room >= 28 else -1)
         assert (target[room:] == 7).all()
     assert target[:28].tobytes() == b"body 0\nbody 1\nbody 2\nbody 3\n"
     with pytest.raises(ValueError, match="read-only"):
-        kernel.copy_texts(guarded(log), BASE, places, False, np.frombuffer(bytes(40), np.uint8))
+        kernel.copy_texts(guarded(log), BASE, parts, False, np.frombuffer(bytes(40), np.uint8))
 
 
 def test_fields_outside_of_the_log_are_refused() -> None:
     log, positions = log_of(SOME)
     records = parse_headers(guarded(log), i64(*positions), None)
-    _, hosts = kernel.fixed_fields(records.log, records.positions, records.headers, records.places)
+    _, hosts = kernel.fixed_fields(records.log, records.positions, records.headers, records.parts)
     assert hosts[:, 0, 4:8].tolist() == [[0, 0, 0, 1], [0] * 4] * 2
     for wrong in EXTREMES[1:]:
         with pytest.raises(IndexError):
-            kernel.fixed_fields(records.log, i64(*positions[:3], wrong), records.headers, records.places)
-        places = records.places.copy()
-        places["body_start"][2] = wrong
+            kernel.fixed_fields(records.log, i64(*positions[:3], wrong), records.headers, records.parts)
+        parts = records.parts.copy()
+        parts["body_start"][2] = wrong
         with pytest.raises(IndexError):
-            kernel.fixed_fields(records.log, records.positions, records.headers, places)
+            kernel.fixed_fields(records.log, records.positions, records.headers, parts)
 
 
 def test_nothing_is_read_before_the_beginning() -> None:
@@ -132,7 +132,7 @@ def test_topics_outside_of_the_log_are_strays() -> None:
     records = parse_headers(guarded(log), i64(*positions), i64(BASE))
     assert not misplaced(records, "orders", 3, 0).any()
     for start in EXTREMES[1:]:
-        records.places["topic_start"] = start
+        records.parts["topic_start"] = start
         assert misplaced(records, "orders", 3, 0).all()
 
 
@@ -195,9 +195,9 @@ def test_arrays_of_another_kind_are_refused(wrong: Array) -> None:
 
 def test_arrays_of_different_lengths_are_refused() -> None:
     log, two, three = guarded(b"x" * 200), i64(0, 0), i64(0, 0, 0)
-    for offsets, headers, places in ((three, 2, 2), (two, 1, 2), (two, 2, 1)):
+    for offsets, headers, parts in ((three, 2, 2), (two, 1, 2), (two, 2, 1)):
         with pytest.raises(ValueError, match="lengths"):
-            kernel.parse_headers(log, two, offsets, False, True, arrays(headers)[0], arrays(places)[1])
+            kernel.parse_headers(log, two, offsets, False, True, arrays(headers)[0], arrays(parts)[1])
     with pytest.raises(ValueError, match="lengths"):
         kernel.whole_bodies(log, two, three, np.zeros(2, np.int32))
     with pytest.raises(ValueError, match="lengths"):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
 from engine.record.columns import find_properties
-from engine.record.parsed_headers import HEADER, PLACE, ParsedHeaders
+from engine.record.parsed_headers import HEADER, PARTS, ParsedHeaders
 from engine.record.properties import decode_properties, find_property
 from engine.record.property_columns import Properties, words
 
@@ -25,9 +25,9 @@ def records_of(properties: Sequence[bytes]) -> ParsedHeaders:
     """Records of which only the properties are known."""
     sizes = np.array([len(text) for text in properties], np.int64)
     log = np.frombuffer(b"".join(b"\x01\x02" + text for text in properties) + b"\x01", np.uint8)
-    places = np.zeros(len(sizes), PLACE)
-    places["properties_start"], places["properties_size"] = np.cumsum(sizes + 2) - sizes, sizes
-    return ParsedHeaders(log, places["topic_start"], np.zeros(len(sizes), HEADER), places)
+    parts = np.zeros(len(sizes), PARTS)
+    parts["properties_start"], parts["properties_size"] = np.cumsum(sizes + 2) - sizes, sizes
+    return ParsedHeaders(log, parts["topic_start"], np.zeros(len(sizes), HEADER), parts)
 
 
 def one_by_one(items: Sequence[tuple[bytes, bytes]]) -> bytes:

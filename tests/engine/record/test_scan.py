@@ -186,7 +186,7 @@ def test_taking_rows_of_records_takes_all_their_parts() -> None:
     some: ParsedHeaders = chunk.records.take(np.array([2, 5]))
     assert some.positions.tolist() == [wanted[2], wanted[5]]
     assert some.headers["queue_offset"].tolist() == [2, 5]
-    assert len(some.places) == len(some) == 2
+    assert len(some.parts) == len(some) == 2
 
 
 def stepped(log: bytes | bytearray, start: int, stop: int, end: int) -> tuple[list[int], int]:
