@@ -11,7 +11,7 @@ import numpy as np
 from engine import Queue, StoredMessage
 from fsstore.interface import SLICE_S, Array, Attributes, OpenedDirectory, WorkKind
 from fsstore.tree.deferred import deferred, in_thread
-from fsstore.tree.inodes import Maker, NodeKey
+from fsstore.tree.inodes import KEY_LINK, MATCH_LINK, Maker, NodeKey
 from fsstore.tree.listing import Described, Listing, NamesListing
 from fsstore.tree.memory_budget import MemoryBudget
 from fsstore.tree.messages import MessageFiles
@@ -100,7 +100,7 @@ class KeysDirectory(Directory):
         if name.endswith(MATCHES_SUFFIX):
             key, _ = self._newest(name[: -len(MATCHES_SUFFIX)])
             return self._matches(key).attributes()
-        return self._messages.key_link(self._newest(name)[1])
+        return self._messages.link(self._newest(name)[1], KEY_LINK)
 
     def names(self) -> Sequence[bytes]:
         keys = self._context.store.newest_keys(self._topic, LISTED_KEYS)
@@ -149,7 +149,7 @@ class MatchesDirectory(Directory):
         message = self._context.store.get(self._topic, *entry)
         if self._key not in message.keys and self._key != message.unique_key:
             raise not_found()
-        return self._messages.match_link(message)
+        return self._messages.link(message, MATCH_LINK)
 
     def opendir(self) -> tuple[Listing, OpenedDirectory]:
         store, topic, key = self._context.store, self._topic, self._key

@@ -81,10 +81,8 @@ class Tree:
         node.name = name
         if options.frame is Frame.FILE:  # nothing is published before it is closed
             node.shown_inode = shown_append_inode(directory.inode, name)
-        elif queue is None:
-            node.shown_inode = self.streams.shown_inode_of_topic(topic)
         else:
-            node.shown_inode = self.streams.shown_inode(queue)
+            node.shown_inode = self.streams.shown_inode(topic, queue)
         detail = (name.decode("latin-1"), node.shown_inode)
         queue_id = None if queue is None else queue.queue_id
         self.context.inodes.add(node, NodeKey(AppendFile, topic, queue_id, detail), is_made_up=True)
@@ -160,7 +158,7 @@ class RootDirectory(Directory):
         if topic in topics:
             return self._tree.topic(topic).attributes()
         if name.endswith(STREAM_SUFFIX) and (streamed := topic[: -len(STREAM_SUFFIX)]) in topics:
-            return self._tree.streams.look_up(self._tree.streams.of_topic(streamed))
+            return self._tree.streams.look_up(streamed, None)
         return self._context.absence(name)
 
     def describe(self, name: bytes) -> Attributes:
@@ -170,7 +168,7 @@ class RootDirectory(Directory):
         streamed = topic[: -len(STREAM_SUFFIX)]
         if streamed not in self._current_topics():
             raise not_found()
-        return self._tree.streams.listed(self._tree.streams.of_topic(streamed))
+        return self._tree.streams.listed(streamed, None)
 
     def names(self) -> Sequence[bytes]:
         topics = [name for name in map(to_name, sorted(self._current_topics())) if name not in self._special]
@@ -224,17 +222,16 @@ class TopicDirectory(Directory):
         if name == DROP:
             return self._tree.drops.look_up(self._topic, None)
         if name.endswith(STREAM_SUFFIX):
-            return self._streams.look_up(self._streams.of_queue(self._queue(name[: -len(STREAM_SUFFIX)])))
-        return self._queue_or_keys(name).attributes()
+            return self._streams.look_up(self._topic, self._queue(name[: -len(STREAM_SUFFIX)]))
+        node = self._tree.keys(self._topic) if name == KEYS else self._tree.queue(self._queue(name))
+        return node.attributes()
 
     def describe(self, name: bytes) -> Attributes:
         if name == APPEND:
             return self._tree.listed_append(self._topic, None)
-        if name == DROP:
-            return self._tree.drops.look_up(self._topic, None)
         if name.endswith(STREAM_SUFFIX):
-            return self._streams.listed(self._streams.of_queue(self._queue(name[: -len(STREAM_SUFFIX)])))
-        return self._queue_or_keys(name).attributes()
+            return self._streams.listed(self._topic, self._queue(name[: -len(STREAM_SUFFIX)]))
+        return self.lookup(name)
 
     def names(self) -> Sequence[bytes]:
         names = [APPEND] if self._context.read_only else [APPEND, DROP]
@@ -258,11 +255,6 @@ class TopicDirectory(Directory):
         if store.has_queue(self._topic, queue):
             raise FilesystemError(errno.EEXIST)
         store.grow_topic(self._topic, queue + 1)
-
-    def _queue_or_keys(self, name: bytes) -> Node:
-        if name == KEYS:
-            return self._tree.keys(self._topic)
-        return self._tree.queue(self._queue(name))
 
     def _queue(self, name: bytes) -> Queue:
         """The queue of that name; ENOENT."""

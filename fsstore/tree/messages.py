@@ -13,7 +13,7 @@ from engine import ExpiredMessageError, Hold, MessageNotFoundError, MessageStore
 from fsstore.interface import SMALL_BODY_BYTES, Attributes, FilesystemError, WorkKind
 from fsstore.tree.attributes import BRIEF_S, IMMUTABLE_S, AttributeFactory
 from fsstore.tree.deferred import in_thread
-from fsstore.tree.inodes import KEY_LINK, MATCH_LINK, MESSAGE, ComputedInodes
+from fsstore.tree.inodes import KEY_LINK, MESSAGE, ComputedInodes
 from fsstore.tree.memory_budget import MemoryBudget, Purpose
 from fsstore.tree.names import offset_name
 from fsstore.tree.nodes import OpenFile
@@ -199,13 +199,12 @@ class MessageFiles:
             IMMUTABLE_S,
         )
 
-    def key_link(self, message: StoredMessage) -> Attributes:
-        """Attributes of `keys/<key>`."""
-        return self._link(message, KEY_LINK, _from_keys(message))
-
-    def match_link(self, message: StoredMessage) -> Attributes:
-        """Attributes of `keys/<key>@all/<queue>-<offset>`."""
-        return self._link(message, MATCH_LINK, b"../" + _from_keys(message))
+    def link(self, message: StoredMessage, kind: int) -> Attributes:
+        """Attributes of `keys/<key>` (`kind` KEY_LINK) or `keys/<key>@all/<queue>-<offset>` (MATCH_LINK)."""
+        self._last = message
+        self._last_offset = message.place
+        inode = message.place + self._inodes.begin | kind
+        return self._attribute_factory.link(inode, _target(message, kind), message.store_time_ms)
 
     def message(self, inode: int) -> StoredMessage:
         """The message of a computed inode. ESTALE: it has expired, and the kernel looks up its path again."""
@@ -229,8 +228,7 @@ class MessageFiles:
         return self._attribute_factory.message(file.inode, file.size, file.store_time_ms, BRIEF_S)
 
     def target(self, inode: int) -> bytes:
-        target = _from_keys(self.message(inode))
-        return target if inode >= KEY_LINK else b"../" + target
+        return _target(self.message(inode), inode)
 
     def open(self, inode: int) -> SmallBody | HeldBody | CompressedBody:
         """Open a message. SlowWork while it is decompressed."""
@@ -260,12 +258,7 @@ class MessageFiles:
         self._small.clear()
         self._decompressed.clear()
 
-    def _link(self, message: StoredMessage, kind: int, target: bytes) -> Attributes:
-        self._last = message
-        self._last_offset = message.place
-        inode = message.place + self._inodes.begin | kind
-        return self._attribute_factory.link(inode, target, message.store_time_ms)
 
-
-def _from_keys(message: StoredMessage) -> bytes:
-    return b"../%d/%s" % (message.queue_id, offset_name(message.queue_offset))
+def _target(message: StoredMessage, inode: int) -> bytes:
+    target = b"../%d/%s" % (message.queue_id, offset_name(message.queue_offset))
+    return target if inode >= KEY_LINK else b"../" + target

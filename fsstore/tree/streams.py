@@ -261,14 +261,6 @@ class StreamTable:
         self._updating: set[IdleStream] = set()
         context.inodes.makers += [Maker(StreamFile, self._again), Maker(IdleStream, self._again)]
 
-    def of_queue(self, queue: Queue) -> Origin:
-        """The source of a queue's stream."""
-        return Origin(self._context.store, queue.topic, queue)
-
-    def of_topic(self, topic: str) -> Origin:
-        """The source of a topic's stream."""
-        return Origin(self._context.store, topic, None)
-
     def _again(self, key: NodeKey) -> StreamFile:
         """Make a stream again whose number was taken over, with the size that the kernel knows. ESTALE: its first
         messages have expired. SlowWork as `Origin.stream`."""
@@ -286,26 +278,24 @@ class StreamTable:
         known_bytes = self._context.inodes.noted(self._context.inodes.find(key))
         return IdleStream(self._context, origin, stream, self._was_answered, known_bytes)
 
-    def look_up(self, origin: Origin) -> Attributes:
+    def look_up(self, topic: str, queue: Queue | None) -> Attributes:
         """Attributes of a stream as it begins now. SlowWork while its size is computed."""
-        file, newest_ms = self._file(origin)
+        file, newest_ms = self._file(Origin(self._context.store, topic, queue))
         return file.described(newest_ms)
 
-    def listed(self, origin: Origin) -> Attributes:
+    def listed(self, topic: str, queue: Queue | None) -> Attributes:
         """Attributes for a listing, without slow work: a size that takes long is left to a later stat. A topic's stream
         is listed by name only."""
-        if origin.queue is None:
-            return self._context.attribute_factory.name_of_file(self.shown_inode_of_topic(origin.topic))
-        file, newest_ms = self._file(origin)
+        if queue is None:
+            return self._context.attribute_factory.name_of_file(self.shown_inode(topic, None))
+        file, newest_ms = self._file(Origin(self._context.store, topic, queue))
         return file.described(newest_ms) if file.is_summed else file.undescribed()
 
-    def shown_inode(self, queue: Queue) -> int:
-        """The number that stat shows for the stream of a queue as it begins now."""
-        return shown_stream_inode(queue.topic, queue.queue_id, queue.bounds().min_offset)
-
-    def shown_inode_of_topic(self, topic: str) -> int:
-        """The number that stat shows for a topic's stream."""
-        return shown_stream_inode(topic, None, 0)
+    def shown_inode(self, topic: str, queue: Queue | None) -> int:
+        """The number that stat shows for a stream as it begins now."""
+        if queue is None:
+            return shown_stream_inode(topic, None, 0)
+        return shown_stream_inode(topic, queue.queue_id, queue.bounds().min_offset)
 
     def _file(self, origin: Origin) -> tuple[StreamFile, int | None]:
         """The file to show, and the store time of its newest message."""
