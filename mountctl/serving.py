@@ -106,7 +106,7 @@ class _Watched:
         known = memory.store
         is_refused = self._store.config.stopped is not None and not known.failure
         refused = known.refused + 1 if is_refused else 0
-        memory.store = StoreNote(identity.name, identity.inode, known.failure, refused)
+        memory.store = StoreNote(identity.name or known.name, identity.inode, known.failure, refused)
         self._store.when_flush_fails(self._note_failure)
         if is_refused:
             self._thread = threading.Thread(target=self._wait_for_disk, args=(refused,), name="mountctl-disk")

@@ -141,9 +141,10 @@ BROKER_RETENTION = Retention(disk_use_ratio=0.75, disk_clean_ratio=0.85)
 
 @dataclass(frozen=True, slots=True)
 class StoreIdentity:
-    """Identity of a store: its `name`, "" if it has none yet, and the inode number of its folder."""
+    """Identity of a store: its `name`, "" if it has none yet, None if the disk refuses it; the inode number of its
+    folder."""
 
-    name: str
+    name: str | None
     inode: int
 
 

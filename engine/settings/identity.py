@@ -3,37 +3,42 @@
     STORE/fsstore/id    a name, made when a store is first opened for writing, and the inode number of its folder
 
 A copy has another inode number, and gets a new name when it is first opened for writing. The device number is not
-compared, because it may change at a reboot.
+compared, because it may change at a reboot. If the disk refuses the file, the inode number alone is compared.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 
-from engine.errors import AnotherStoreError
-from engine.files.disk import Disk, read_own_file, write_own_file
+from engine.errors import AnotherStoreError, ObstructedError
+from engine.files.disk import Disk, write_own_file
 from engine.files.layout import StoreLayout
+from engine.files.paths import read_file
 from engine.settings.config import StoreIdentity
 
 VERSION = 1
 NAME_BYTES = 16
+MOST_BYTES = 1 << 16
 
 
 def read_identity(layout: StoreLayout) -> StoreIdentity:
     """The identity of the store. OSError."""
     inode = layout.root.stat().st_ino
-    stored = read_own_file(layout.identity)
     try:
+        stored = json.loads(read_file(layout.identity, MOST_BYTES))
         is_of_this = stored["version"] == VERSION and stored["inode"] == inode
         return StoreIdentity(str(stored["id"]) if is_of_this else "", inode)
-    except (KeyError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, ValueError, RecursionError):
         return StoreIdentity("", inode)
+    except (OSError, ObstructedError):
+        return StoreIdentity(None, inode)
 
 
 def make_identity(layout: StoreLayout, disk: Disk) -> StoreIdentity:
     """As `read_identity`; stores a new name if there is none. OSError."""
     found = read_identity(layout)
-    if not found.name:
+    if found.name == "":
         found = StoreIdentity(secrets.token_hex(NAME_BYTES), found.inode)
         write_own_file(layout.identity, {"version": VERSION, "id": found.name, "inode": found.inode}, disk)
     return found
@@ -45,7 +50,7 @@ def require_identity(layout: StoreLayout, expected: StoreIdentity) -> None:
         found = read_identity(layout)
     except (FileNotFoundError, NotADirectoryError):
         raise AnotherStoreError(layout.root, "nothing is there now") from None
-    if expected.name and not found.name:
+    if expected.name and found.name == "":
         raise AnotherStoreError(layout.root, "what is there now is another folder, or a copy of the store")
-    if found.inode != expected.inode or (expected.name and found.name != expected.name):
+    if found.inode != expected.inode or (expected.name and found.name and found.name != expected.name):
         raise AnotherStoreError(layout.root, "another store is there now")

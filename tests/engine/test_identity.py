@@ -21,6 +21,7 @@ from engine import (
     StoreError,
     back_up,
 )
+from engine.settings import identity as identity_module
 from tests.engine.storetools import SMALL, bodies, contents, opened
 
 READING = (OpenMode.READ_ONLY, OpenMode.FOLLOW)
@@ -36,6 +37,32 @@ def named(path: Path) -> str:
     found = json.loads((path / "fsstore" / "id").read_bytes())
     assert found["inode"] == path.stat().st_ino
     return str(found["id"])
+
+
+# its name can't be read
+
+
+@pytest.mark.parametrize("mode", [*READING, OpenMode.WRITE])
+def test_a_store_whose_name_the_disk_refuses_is_known_by_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: OpenMode
+) -> None:
+    path, before = tmp_path / "store", tmp_path / "before"
+    fill(path)
+    with opened(path) as store:
+        identity = store.identity
+    name = named(path)
+
+    def refused(file: Path, most_bytes: int) -> bytes:
+        raise OSError(errno.EIO, "Input/output error", str(file))
+
+    monkeypatch.setattr(identity_module, "read_file", refused)
+    with MessageStore.open(path, replace(SMALL, mode=mode, identity=identity)) as store:
+        assert store.bounds("orders", 0).max_offset == 30
+    assert named(path) == name
+    path.rename(before)
+    shutil.copytree(before, path)
+    with pytest.raises(AnotherStoreError):
+        MessageStore.open(path, replace(SMALL, mode=mode, identity=identity))
 
 
 # while it is open
