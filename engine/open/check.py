@@ -217,6 +217,7 @@ def _refused_files(layout: StoreLayout) -> Iterator[Problem]:
         layout.consumer_offsets: ProblemKind.CONFIG,
         layout.lmq_consumer_offsets: ProblemKind.CONFIG,
         layout.deleted_topics: ProblemKind.CONFIG,
+        layout.identity: ProblemKind.CONFIG,
         layout.clean_mark: ProblemKind.DERIVED,
     }
     for path, why in unreadable(kinds):

@@ -141,7 +141,7 @@ BROKER_RETENTION = Retention(disk_use_ratio=0.75, disk_clean_ratio=0.85)
 
 @dataclass(frozen=True, slots=True)
 class StoreIdentity:
-    """Identity of a store: its `name`, "" if it has none yet, None if the disk refuses it; the inode number of its
+    """Identity of a store: its `name`, "" if it has none yet, None if that can't be read; the inode number of its
     folder."""
 
     name: str | None

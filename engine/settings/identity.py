@@ -3,7 +3,8 @@
     STORE/fsstore/id    a name, made when a store is first opened for writing, and the inode number of its folder
 
 A copy has another inode number, and gets a new name when it is first opened for writing. The device number is not
-compared, because it may change at a reboot. If the disk refuses the file, the inode number alone is compared.
+compared, because it may change at a reboot. If the file can't be read or understood, the inode number alone is
+compared.
 """
 
 from __future__ import annotations
@@ -29,19 +30,29 @@ def read_identity(layout: StoreLayout) -> StoreIdentity:
         stored = json.loads(read_file(layout.identity, MOST_BYTES))
         is_of_this = stored["version"] == VERSION and stored["inode"] == inode
         return StoreIdentity(str(stored["id"]) if is_of_this else "", inode)
-    except (FileNotFoundError, NotADirectoryError, KeyError, TypeError, ValueError, RecursionError):
+    except (FileNotFoundError, NotADirectoryError):
         return StoreIdentity("", inode)
-    except (OSError, ObstructedError):
+    except (OSError, ObstructedError, KeyError, TypeError, ValueError, RecursionError):
         return StoreIdentity(None, inode)
 
 
 def make_identity(layout: StoreLayout, disk: Disk) -> StoreIdentity:
-    """As `read_identity`; stores a new name if there is none. OSError."""
+    """As `read_identity`; stores a new name if there is none, or none that can be understood. OSError."""
     found = read_identity(layout)
-    if found.name == "":
+    if not found.name and not _is_refused(layout):
         found = StoreIdentity(secrets.token_hex(NAME_BYTES), found.inode)
         write_own_file(layout.identity, {"version": VERSION, "id": found.name, "inode": found.inode}, disk)
     return found
+
+
+def _is_refused(layout: StoreLayout) -> bool:
+    try:
+        read_file(layout.identity, MOST_BYTES)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except (OSError, ObstructedError):
+        return True
+    return False
 
 
 def require_identity(layout: StoreLayout, expected: StoreIdentity) -> None:

@@ -65,6 +65,17 @@ def test_a_store_whose_name_the_disk_refuses_is_known_by_its_folder(
         MessageStore.open(path, replace(SMALL, mode=mode, identity=identity))
 
 
+def test_a_name_that_can_not_be_understood_is_made_anew(tmp_path: Path) -> None:
+    fill(tmp_path)
+    with opened(tmp_path) as store:
+        identity = store.identity
+    (tmp_path / "fsstore" / "id").write_bytes(b"")
+    with MessageStore.open(tmp_path, replace(SMALL, mode=OpenMode.FOLLOW, identity=identity)) as store:
+        assert store.identity.name is None
+    with opened(tmp_path) as store:
+        assert store.identity.name == named(tmp_path) != identity.name
+
+
 # while it is open
 
 
