@@ -1,4 +1,4 @@
-"""`python -m tests.durability NAME [OPTION…]`: the long form of one proof; without a name, what there is."""
+"""`python -m tests.durability NAME [OPTION…]` runs the long form of one proof; without NAME it lists the proofs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a hostile publisher may send, drawn from a seed: he may append, and wants others to lose by it.
+"""Messages of a hostile publisher, drawn from a seed: it may append, and tries to make others lose messages.
 
-He knows what every publisher can see (`Sight`), so he knows where his next record will stand, and writes records of his
-own making into bodies: whole and half ones, chained, at borders, with any topic, number and time. His keys, tags and
-properties are whatever a field can hold. `body_of(FORGER, …)` is in forged records alone: nobody ever publishes it.
+It sees what every publisher can see (`Sight`), so it knows the physical offset of its next record. It writes forged
+records into bodies: whole and half ones, chained, at borders, with any topic, number and time. Its keys, tags and
+properties are any bytes that a field can hold. `body_of(FORGER, …)` is in forged records only: it is never published.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ TOPICS = (
 
 
 class Queue(NamedTuple):
-    """A queue of somebody else."""
+    """A queue of another topic's publishers."""
 
     topic: str
     queue_id: int
@@ -96,7 +96,7 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """What is sent at once, and what it tries, in a few words."""
+    """The messages to send together, and a short description of the attack."""
 
     what: str
     messages: list[Message]
@@ -142,7 +142,7 @@ MALFORMED_LINES = (
 
 
 class Attacker:
-    """Draws attacks. Every draw depends on `chance` and what he sees alone."""
+    """Draws attacks. Each draw depends only on `chance` and on the attacker's `Sight`."""
 
     def __init__(self, chance: random.Random, topic: str, victims: Sequence[Queue]) -> None:
         """`topic` is one that he may publish to; `victims` are queues that belong to others, or that he shares."""
@@ -165,7 +165,7 @@ class Attacker:
         return self._random.choice(TOPICS)
 
     def in_another_guise(self, message: Message, now_ms: int) -> Message:
-        """The same with what only the engine's API takes: flags, times, a compressed body."""
+        """As `draw`, with fields that only the engine's API accepts: flags, times, a compressed body."""
         chance = self._random
         changes: list[dict[str, object]] = [
             {"sys_flag": chance.choice((1, 2, 4, 8, 0xC, 0x30, 0x101, 0x201, 0x301, 0x701, -1, 1 << 31))},
@@ -184,7 +184,7 @@ class Attacker:
         tail = record_tail(self._topic, keys, tags, properties)
         seed, kind = chance.random(), chance.choice(BODY_KINDS)
         body, place = b"", sight.end
-        for _ in range(3):  # how long it is says where it will stand, which says what is in it
+        for _ in range(3):  # the offset of the record depends on its length, which depends on the offset
             planter = Planter(random.Random(seed), self._victims, self._topic, tail)
             body = kind(planter, sight, place + HEADER.size)
             place = sight.place_of(HEADER.size + len(body) + len(tail))
@@ -220,7 +220,7 @@ class Attacker:
         return chance.choice((*TEXTS, *TEXTS, self._topic, victim, f"{victim},{victim}", f"{victim},{self._topic}"))
 
     def _further_queues(self, sight: Sight) -> dict[str, str]:
-        """A message that says in which queues it stands, too, and where."""
+        """A message that names queues and offsets for multi-dispatch."""
         chance = self._random
         victim = chance.choice(self._victims)
         names = chance.choice(
@@ -248,7 +248,7 @@ def record_bytes(message: Message) -> int:
 
 
 def record_tail(topic: str, keys: Sequence[str], tags: str, properties: Mapping[str, str]) -> bytes:
-    """What stands behind the body; without properties when these can't be stored."""
+    """The bytes after the body; without properties when these can't be stored."""
     try:
         labels = encode_properties(keys, tags, properties)
     except WriteError:
@@ -268,7 +268,7 @@ class Planter:
     """Draws forged records. The same seed draws the same, wherever they are to stand."""
 
     def __init__(self, chance: random.Random, victims: Sequence[Queue], own_topic: str, tail: bytes) -> None:
-        """`tail` is what the real record has behind its body."""
+        """`tail` is the bytes after the body in the real record."""
         self.random = chance
         self.tail = tail
         self._victims = victims
@@ -313,7 +313,7 @@ class Planter:
         return b"".join((head, body, bytes((len(name),)), name, properties_size.to_bytes(2, "big"), properties))
 
     def padding(self) -> bytes:
-        """What stands before a record in a body."""
+        """The bytes before a record in a body."""
         return bytes(self.random.choice((b"", b"x", b"pad" * 40, bytes(8), bytes(700))))
 
 
@@ -332,7 +332,7 @@ def ordinary(planter: Planter, sight: Sight, place: int) -> bytes:
 
 
 def planted(planter: Planter, sight: Sight, place: int) -> bytes:
-    """A record that is right where it stands."""
+    """A record that is right at its physical offset."""
     padding = planter.padding()
     return padding + planter.records(sight, place + len(padding), 1) + planter.padding()
 
@@ -358,7 +358,7 @@ def ending(planter: Planter, sight: Sight, place: int) -> bytes:
 
 
 def half(planter: Planter, sight: Sight, place: int) -> bytes:
-    """A record that breaks off: its size leads into whatever comes behind."""
+    """A truncated record: its size reaches into the bytes after it."""
     record = planter.records(sight, place, 1)
     return record[: planter.random.randrange(len(record))]
 

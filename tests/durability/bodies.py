@@ -1,8 +1,8 @@
-"""Bodies that prove themselves: who finds one knows which message it is, and whether every byte of it is right.
+"""Bodies that prove themselves: a body says which message it is, and whether each of its bytes is right.
 
     <writer>.<number>.<size in bytes>:<filler>
 
-The filler follows from the three numbers, so nothing needs to be remembered about a message but its number.
+The filler follows from the three numbers, so a test only needs to remember a message's number.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
     python -m tests.durability.bounds [--minutes 10] [--scale 1.0]
 
-A store is prepared that has what is expensive: compressed bodies, a key of many messages, keys of one hash, a damaged
-message. It is mounted, and a reader of one small message is timed alone, then beside each of CLIENTS, which does the
-same over and over in a process of its own, then beside all of them, then alone once more. The daemon's private memory
-is sampled meanwhile. What counts is its maximum, and how much longer the slowest hundredth of the small reads takes
-beside one client than in the quiet (of which NOISE_MS is no news on a shared machine); beside all of them it is told,
-since they share the machine's processors.
+A store is prepared with expensive data: compressed bodies, a key of many messages, keys of one hash, a damaged
+message. It is mounted, and a reader of one small message is timed alone, then beside each of CLIENTS, each a process
+that repeats one thing, then beside all of them, then alone once more. The daemon's private memory is sampled meanwhile.
+The results are its maximum, and how much longer the slowest hundredth of the small reads takes beside one client than
+alone (NOISE_MS of it is noise of a shared machine). The time beside all clients is only reported, since they share the
+machine's processors.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OWN_MIB = {
     "handles, 2 KiB each": 8,
     "what the allocator loses between pieces, a tenth of the budget": 51,
 }
-"""What a daemon may take beside the budget, as docs/operations.md says it."""
+"""Memory that a daemon may take beside the budget, as in docs/operations.md."""
 
 OWN_BYTES = sum(OWN_MIB.values()) << 20
 
@@ -51,7 +51,7 @@ MOST_TIMES_QUIET = 10
 """How many times longer the slowest hundredth of the small reads may take."""
 
 NOISE_MS = 1.0
-"""The slowest hundredth of quiet reads counts as that at least: what a scheduler adds is not the daemon's."""
+"""Least value for the slowest hundredth of quiet reads: less is the scheduler's noise, not the daemon's time."""
 
 FEWEST_READS = 2_000
 """Small reads of each part of the long form: a hundredth of fewer is a few reads."""
@@ -91,7 +91,7 @@ class Times:
 
 @dataclass
 class Report:
-    """What was found."""
+    """Results of a run."""
 
     most_bytes: int
     quiet: Times
@@ -104,11 +104,11 @@ class Report:
 
     @property
     def most_p99_ms(self) -> float:
-        """What the slowest hundredth of the small reads may take beside one client."""
+        """Limit for the slowest hundredth of the small reads beside one client."""
         return MOST_TIMES_QUIET * max(self.quiet.p99, self.quiet_after.p99, NOISE_MS)
 
     def findings(self, *, timed: bool) -> list[str]:
-        """What is not as promised."""
+        """Broken promises."""
         found = list(self.ended_early)
         if self.most_bytes > BUDGET_BYTES + OWN_BYTES:
             found.append(f"the daemon took {self.most_bytes >> 20} MiB, not {BUDGET_BYTES + OWN_BYTES >> 20} MiB")
@@ -124,7 +124,7 @@ class Report:
 
 
 def begin_messages(root: Path, name: str, handles: int) -> None:
-    """Lines and files without an end, in many handles; what is refused is tried again."""
+    """Unfinished lines and files in many handles; a refused write is tried again."""
     fds = [os.open(root / "plain" / "0" / name, os.O_WRONLY | os.O_APPEND) for _ in range(handles)]
     piece = b"x" * 65_536
     while True:
@@ -176,7 +176,7 @@ def list_matches(root: Path, handles: int) -> None:
 
 
 def look_up_keys(root: Path) -> None:
-    """Keys that nobody has, and whose hash thousands have."""
+    """Keys that no message has, and whose hash thousands of keys have."""
     while True:
         (root / "plain" / "keys" / "BB").is_symlink()
 
@@ -310,7 +310,7 @@ class Watch:
         self.ended_early: list[str] = []
 
     def beside(self, names: Sequence[str], seconds: float, scale: float) -> Times:
-        """What a reader measures while these clients run."""
+        """A reader's measurements while these clients run."""
         clients = {name: started(self._mount, name, scale) for name in names}
         reader = started(self._mount, "reader", seconds)
         try:
@@ -336,19 +336,19 @@ def started(mount: Mounted, name: str, number: float) -> subprocess.Popen[bytes]
 
 
 def times_of(reader: subprocess.Popen[bytes]) -> Times:
-    """What a reader measured."""
+    """A reader's measurements."""
     output, _ = reader.communicate()
     return Times(*json.loads(output))
 
 
 def private_kib(pid: int) -> int:
-    """What a process has allocated; mapped files are not in it."""
+    """Memory that a process has allocated, without mapped files."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("RssAnon:")[2].split()[0])
 
 
 def client(name: str, root: Path, number: float) -> None:
-    """What a process of `started` does."""
+    """The work of a process of `started`."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 8192), most))
     if name == "reader":

@@ -27,7 +27,7 @@ TOLD_CASES = 250
 
 @dataclass
 class CaseTally:
-    """What was tried, and what was found."""
+    """Counts of cases, and the findings."""
 
     cases: int = 0
     slowest_case_s: float = 0.0
@@ -47,10 +47,10 @@ class Case(Protocol):
     """One case: it leaves its store in a folder of its own."""
 
     done: list[str]
-    """What it did, for whoever looks into a finding."""
+    """The actions of the case, for debugging a finding."""
 
     def run(self) -> list[str]:
-        """Do it, and say what went wrong."""
+        """Run the case; returns the broken promises."""
 
 
 class HangError(Exception):
@@ -135,7 +135,7 @@ def main(name: str, about: str | None, run: Callable[..., CaseTally], counted: d
 
 
 def _tell(counted: dict[str, str], tally: CaseTally, found: list[str]) -> None:
-    """How far it is, in a line now and then; what is wrong, at once."""
+    """Print progress at intervals, and findings at once."""
     for text in found:
         print(text[:SHOWN_CHARS], flush=True)
     if tally.cases % TOLD_CASES == 0:

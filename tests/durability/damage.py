@@ -5,8 +5,8 @@
 A case takes one of several stores (closed by us, killed, attacked, written by RocketMQ), damages one to three files in
 any part of it (flipped bits, zeroed or overwritten pages, cut, extended, missing, empty, foreign, swapped files,
 folders and strange names in the way), and then looks at it with `check`, and with one of: an opening that reads only,
-one that writes, and `repair`. What a case may cost is worked out from the bytes that differ, not from how they came to
-differ.
+one that writes, and `repair`. The permitted cost of a case is computed from the differing bytes alone, not from the
+kind of damage.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Files = dict[str, bytes]
 Hurt = Callable[[Path, random.Random], None]
 
 
-# what can happen to a file
+# kinds of damage
 
 
 def flip_bits(path: Path, chance: random.Random) -> None:
@@ -138,7 +138,7 @@ PARTS = ("commitlog", "commitlog", "commitlog", "consumequeue", "consumequeue", 
 
 
 def hurt(path: Path, chance: random.Random) -> list[str]:
-    """Damage the store at `path`, once to three times; what was done."""
+    """Damage the store at `path` one to three times; returns descriptions."""
     done = []
     for _ in range(chance.choice((1, 1, 1, 1, 2, 3))):
         part = chance.choice(PARTS)
@@ -148,18 +148,18 @@ def hurt(path: Path, chance: random.Random) -> list[str]:
             file = chance.choice(files)
             kind = chance.choice(KINDS)
             if kind is make_folder and part in ("", "config", "fsstore"):
-                continue  # nobody can lock, or write a mark of, such a store: an opening refuses, and rightly
+                continue  # no process can lock or mark such a store, so an opening rightly refuses it
             kind(file, chance)
             done.append(f"{kind.__name__} {file.relative_to(path)}")
     return done
 
 
-# what a case may cost
+# cost of a case
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What differs from the undamaged store."""
+    """The bytes that differ from the undamaged store."""
 
     touched: frozenset[Place]
     unreachable: frozenset[Place]
@@ -209,7 +209,7 @@ def _odd_file(base: Base, files: Files, gone: set[str]) -> str | None:
 
 @dataclass
 class Tally(CaseTally):
-    """What was tried, and what was found."""
+    """Counts of cases, and the findings."""
 
     damages: Counter[str] = field(default_factory=Counter)
     looked_at: Counter[str] = field(default_factory=Counter)
@@ -237,7 +237,7 @@ class Case:
         self.done: list[str] = []
 
     def run(self) -> list[str]:
-        """Damage, look, and say what went wrong."""
+        """Damage the store, use it, and return the broken promises."""
         write_files(self._base, self._path)
         hurts = hurt(self._path, self._random)
         self.done = [self._base.name, *hurts]
@@ -252,7 +252,7 @@ class Case:
                 getattr(self, f"_{mode}")(files)
         except HangError:
             self._wrong.append(f"{mode}: it hangs")
-        except Exception as error:  # whatever it is, it is a finding, and the next case is to be tried
+        except Exception as error:  # any error is a finding, and the next case is to be tried
             self._wrong.append(f"{mode}: {type(error).__name__}: {error}")
         return self._wrong
 
@@ -323,7 +323,7 @@ class Case:
         self._look_at_streams(store)
 
     def _readable(self, store: MessageStore) -> Iterator[Place]:
-        """Places that read as they should; a body that is nobody's is a finding."""
+        """Slots that read correctly; a body that no publisher sent is a finding."""
         for topic in store.topics():
             for queue in store.queues(topic):
                 bounds = store.bounds(topic, queue)

@@ -1,7 +1,7 @@
 """A disk that fails by rule, below a store: `with faulty_disk(folder, at) as disk`, then `disk.inject(Rule(...))`.
 
-faultfs.c serves it, by libfuse, and says what a rule means. A page that `read` refuses is SIGBUS for a process that has
-mapped it; one whose `write` was refused stays in the page cache as clean, as on a local disk.
+faultfs.c serves it, by libfuse, and documents the rules. A page that `read` refuses is SIGBUS for a process that has
+mapped it. A page whose `write` was refused stays in the page cache as clean, as on a local disk.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ class FaultyDisk:
 
     def __init__(self, backing: Path, root: Path, process: subprocess.Popen[str]) -> None:
         self.backing = backing
-        """What is really on disk."""
+        """The bytes that are on disk."""
         self.root = root
         """The same through faultfs."""
         self._process = process
 
     def inject(self, *rules: Rule) -> None:
-        """Have these in force, behind those that are, and no page that they refuse to read left in the page cache."""
+        """Add rules, and evict the pages that they refuse to read from the page cache."""
         for rule in rules:
             assert rule.call in CALLS, rule
             self._ask(rule.command())

@@ -1,4 +1,4 @@
-"""Figures of a long run: printed for the person who waits, kept as JSON for docs/durability.md."""
+"""Figures of a long run: printed during the run, and stored as JSON for docs/durability.md."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""A disk that fills up, over and over: what is refused is refused whole, and when there is space again all goes on.
+"""A disk that fills up repeatedly: a message is refused whole, and when there is space again all publishers go on.
 
     python -m tests.durability.fulldisk [--rounds 100]
 
-The store lies on a small filesystem of its own: ext4 in a file where this machine has loop devices, else a tmpfs; which
-one is said. A round leaves about 2 MiB free, publishes in several ways until each was refused with ENOSPC, looks at
-what is there, frees the disk, and sends again what was refused, through the very files that were open. Acknowledged
-messages have to be there, once; refused ones not at all; no file of the store may be cut short. Now and then the daemon
-is killed while the disk is full, and mounts the store again before there is space.
+The store is on a small filesystem of its own: ext4 in a file if this machine has loop devices, else a tmpfs; the output
+names it. A round leaves about 2 MiB free, publishes in several ways until each was refused with ENOSPC, checks the
+store, frees the disk, and sends the refused messages again through the same open files. Each acknowledged message has
+to exist once, and no refused one may; no file of the store may be cut short. In some rounds the daemon is killed while
+the disk is full, and mounts the store again before there is space.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Round:
         self._lines = self._open()
 
     def close(self) -> None:
-        """Close what is open. A daemon that was killed answers nothing."""
+        """Close all open files. A killed daemon answers no call."""
         try:
             os.close(self._lines)
         except OSError as error:
@@ -139,7 +139,7 @@ class Round:
                 self._send(way, self._text(way))
 
     def send_again(self) -> None:
-        """What was refused, through the same files: it has to be taken now."""
+        """Send the refused messages again through the same files: each has to be accepted."""
         for way, text in list(self._refused.items()):
             del self._refused[way]
             self._send(way, text)
@@ -183,7 +183,7 @@ class Round:
             os.close(fd)
 
     def look(self) -> None:
-        """Acknowledged messages are there, once; nothing else is."""
+        """Each acknowledged message exists once, and there are no others."""
         found = [body for queue in range(4) for body in (self._topic / f"{queue}.log").read_bytes().splitlines()]
         there = identities(found)
         assert len(there) == len(found), "a message is there twice"
@@ -213,7 +213,7 @@ def half_files(store: Path) -> list[str]:
 
 
 def fill_and_go_on(folder: Path, rounds: int) -> tuple[Tally, list[str], str]:
-    """`rounds` rounds; their figures, what is wrong, and what the disk was."""
+    """Run `rounds` rounds; returns their figures, the findings, and the kind of disk."""
     tally, wrong = Tally(), []
     with small_disk(folder) as disk:
         store = disk.folder / "store"
@@ -240,7 +240,7 @@ def fill_and_go_on(folder: Path, rounds: int) -> tuple[Tally, list[str], str]:
 
 
 def go_on(round_: Round, disk: SmallDisk) -> None:
-    """The disk is full: look, make room, send again what was refused, look again."""
+    """The disk is full: check the store, make room, send the refused messages again, check again."""
     round_.look()
     disk.free()
     round_.send_again()

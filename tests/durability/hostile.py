@@ -1,11 +1,11 @@
-"""A hostile publisher beside an ordinary one, thousands of cases: what the other was told is stored stays stored.
+"""A hostile publisher beside an ordinary one, thousands of cases: the other's acknowledged messages stay stored.
 
     python -m tests.durability.hostile [--cases 10000] [--seed 1]
 
-A case lets a victim and a hostile publisher (tests/durability/attacks.py) share a small store. Then the store ends: it
-is closed, killed, or its power fails behind what is durable; what is left is as it was left, copied, or without marks
-and derived files; perhaps a record in it is damaged. Each message that was acknowledged has to be there, equal, in its
-place, found by its keys; nothing may be shown that nobody sent there; the store opens, takes messages and checks clean.
+In a case a victim and a hostile publisher (tests/durability/attacks.py) share a small store. Then the store ends: it is
+closed, killed, or its power fails after the durable end. The remaining files are unchanged, copied, or without marks
+and derived files; a record may be damaged. Each acknowledged message has to be at its queue offset, equal, and found by
+its keys; no message may be shown that was not sent there; the store opens, takes messages and checks clean.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ OWN_TOPIC = "ordersAa"
 KEYS = ("K0", "K1", "K2")
 ENDS = ("closed", "killed", "torn")
 TRACES = ("as left", "as left", "copied", "bare", "log alone")
-"""What is left besides the log: all; all with new times; all but marks and checkpoint; settings alone."""
+"""Files that remain besides the log: all; all with new times; all but marks and checkpoint; settings alone."""
 LOOKS = ("write", "write", "read", "repair")
 REFUSED = "a hostile message that was refused"
 FURTHER = "a hostile message in further queues"
@@ -73,7 +73,7 @@ Damage = Callable[[bytes, int, int, int, random.Random], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that was acknowledged: what it must read as, and where in the log its record is."""
+    """An acknowledged message: its fields, and the physical offset of its record."""
 
     stored_body: bytes
     keys: tuple[str, ...]
@@ -164,7 +164,7 @@ DAMAGES: tuple[Damage, ...] = (
 
 @dataclass
 class Tally(CaseTally):
-    """What was tried, and what was found."""
+    """Counts of cases, and the findings."""
 
     ends: Counter[str] = field(default_factory=Counter)
     traces: Counter[str] = field(default_factory=Counter)
@@ -179,7 +179,7 @@ class Tally(CaseTally):
     forged: int = 0
 
     def missed(self) -> list[str]:
-        """What of all that may happen never did."""
+        """Possible events that no case had."""
         damages = [damage.__name__ for damage in DAMAGES]
         wanted = ((ENDS, self.ends), (TRACES, self.traces), (LOOKS, self.looks), (damages, self.damages))
         reached = Reached(REFUSED, FURTHER, *(name for names, _ in wanted for name in names))
@@ -192,7 +192,7 @@ class Tally(CaseTally):
 
 
 class Case:
-    """One store, its two publishers, its end, and what comes after."""
+    """One store, its two publishers, its end, and the checks after it."""
 
     def __init__(self, folder: Path, chance: random.Random, tally: Tally) -> None:
         self._folder = folder
@@ -230,10 +230,10 @@ class Case:
         return self._folder / str(self._lives)
 
     def run(self) -> list[str]:
-        """Publish, end, look; what went wrong."""
+        """Publish, end and check; returns the broken promises."""
         try:
             end, trace = self._random.choice(ENDS), self._random.choice(TRACES)
-            # a broker lets in what we refuse; nothing but what is beside the log tells it from records
+            # a broker accepts messages that we refuse; only files beside the log tell them from records
             as_broker = trace != "log alone" and self._random.random() < 0.5
             with letting_forgeries_in() if as_broker else nullcontext():
                 self._publish(closed=end == "closed")
@@ -242,7 +242,7 @@ class Case:
             self._look()
         except HangError:
             self._wrong.append("it hangs")
-        except Exception as error:  # whatever it is, it is a finding, and the next case is to be tried
+        except Exception as error:  # any error is a finding, and the next case is to be tried
             self._wrong.append(f"{type(error).__name__}: {str(error)[:300]}")
         return self._wrong[:5]
 
@@ -278,7 +278,7 @@ class Case:
         return self._open()
 
     def _kill(self, store: MessageStore) -> None:
-        """The process dies: what it left is the store from now on."""
+        """The process dies: the files it left are the store from now on."""
         left = self._path
         self._lives += 1
         shutil.copytree(left, self._path)
@@ -328,7 +328,7 @@ class Case:
         messages: Sequence[Message],
         is_hostile: bool = False,
     ) -> None:
-        """Acknowledged there: so they can be read there at once."""
+        """Note acknowledged messages, which must be readable at once."""
         self._tally.victim_messages += 0 if is_hostile else len(messages)
         for queue_offset, message in enumerate(messages, first):
             place = (topic, queue, queue_offset)
@@ -396,7 +396,7 @@ class Case:
         self._note_hostile(store, store.put_batch(messages, 0).queue_offset, messages)
 
     def _send_malformed(self, store: MessageStore) -> None:
-        """What append@format=json has to refuse, behind a line that is right."""
+        """JSON that append@format=json has to refuse, after a good line."""
         line = self._random.choice(MALFORMED_LINES)
         end = store.physical_end
         self.done.append(f"malformed {line[:40]!r}")
@@ -450,7 +450,7 @@ class Case:
                 os.utime(path)
 
     def _tear(self, trace: str) -> None:
-        """The power fails: of what is not durable yet each sector is on disk, or not."""
+        """The power fails: each sector of data that is not durable is on disk, or not."""
         likely = self._random.choice((0.0, 0.5, 0.9))
         for path in sorted((self._path / "commitlog").iterdir()):
             content, start = bytearray(path.read_bytes()), int(path.name)
@@ -465,7 +465,7 @@ class Case:
             self._hurt_starts = {self._account.places[place].start for place in self._excused}
 
     def _damage(self, end: str, trace: str) -> None:
-        """One record is damaged, a hostile one mostly. What was on disk for certain keeps its number."""
+        """Damage one record, usually a hostile one. Records that were surely on disk keep their queue offsets."""
         places = sorted(self._account.places.items(), key=lambda item: item[1].start)
         hostile = [one for one in places if one[1].is_hostile]
         if not places:

@@ -1,13 +1,13 @@
-"""A disk that fails: whoever waited hears of it, nothing counts as durable after it, and nothing that was is lost.
+"""A disk that fails: waiting writers get the error, no later message counts as durable, and no durable one is lost.
 
     python -m tests.durability.ioerrors [--calls 400]
 
-Injected: a fixed load runs over and over, and each time another of its calls to the disk fails (syncs of every kind of
-file, syncs of directories, allocations), once or from then on. Then the process goes on, closes, and the next one opens
-the store, as it is and as a kernel that dropped the pages it could not write would leave it.
+Injected: a fixed load runs repeatedly, and each time another of its calls to the disk fails (syncs of every kind of
+file, syncs of directories, allocations), once or from then on. Then the process continues, closes the store, and the
+next one opens it, both unchanged and as a kernel would leave it that dropped the unwritten pages.
 
-Real: the store lies on an ext4 whose image outgrows the tmpfs under it, so that the kernel itself fails to write pages
-back. Needs root and loop devices; where they are missing that is said.
+Real: the store is on an ext4 whose image outgrows the tmpfs under it, so that the kernel itself fails to write pages
+back. This part needs root and loop devices; without them the output says that it was left out.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class FailingDisk(Disk):
 
 @dataclass
 class Case:
-    """One failing call, and what was found."""
+    """One failing call, and its findings."""
 
     acknowledged: list[tuple[int, int]] = field(default_factory=list)
     durable: list[tuple[int, int]] = field(default_factory=list)
@@ -113,7 +113,7 @@ def config_with(disk: Disk) -> StoreConfig:
 
 
 def run_case(folder: Path, disk: FailingDisk) -> Case:
-    """Load a new store on `disk`, let it fail, look at what is left."""
+    """Load a new store on `disk`, let it fail, and check the files that remain."""
     case = Case()
     store_path = folder / "store"
     durable_end = 0
@@ -140,7 +140,7 @@ def run_case(folder: Path, disk: FailingDisk) -> Case:
 
 
 def load(store: MessageStore, case: Case) -> None:
-    """Publish, and wait for the disk now and then, by several threads at once."""
+    """Publish from several threads, and sometimes wait for the disk."""
     number = 0
     for step in range(STEPS):
         count = 1 + step % 3
@@ -162,7 +162,7 @@ def load(store: MessageStore, case: Case) -> None:
 
 
 def wait_together(store: MessageStore, end: int, case: Case) -> bool:
-    """Several threads wait for the same bytes: all hear the same. Whether they are durable."""
+    """Several threads wait for the same bytes and get the same result; returns whether the bytes are durable."""
     heard: list[str] = []
 
     def wait() -> None:
@@ -183,7 +183,7 @@ def wait_together(store: MessageStore, end: int, case: Case) -> bool:
 
 
 def look_when_failed(store: MessageStore, disk: FailingDisk, case: Case) -> None:
-    """A failed sync of the log is final; whatever failed, what was acknowledged stays readable."""
+    """A failed sync of the log is final. After any failure acknowledged messages stay readable."""
     found = read_all(store)
     case.expect(sorted(found) == sorted(case.acknowledged), "what was acknowledged does not read so any more")
     if not disk.log_failed:
@@ -297,7 +297,7 @@ def run(command: list[str]) -> bool:
 
 
 def real_failure(folder: Path) -> dict[str, object]:
-    """Write through a mount until the kernel can't write back; what the writers and the store say then."""
+    """Write through a mount until the kernel can't write back; check the results of the writers and the store."""
     with failing_disk(folder) as disk:
         if disk is None:
             return {"real": "not possible here: it needs root and loop devices"}

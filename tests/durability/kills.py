@@ -1,13 +1,13 @@
-"""kill -9 of a loaded daemon, over and over, on one store: does anything that was acknowledged ever go missing?
+"""Repeated kill -9 of a loaded daemon on one store: is an acknowledged message ever lost?
 
     python -m tests.durability.kills [--kills 1000] [--seed 1]
 
-Each round mounts the store, looks at all of it through the mount, loads it from five publishers at once (lines, write
+Each round mounts the store, reads all of it through the mount, loads it from five publishers in parallel (lines, write
 requests, files, JSON with keys, attacks; small files that roll, retention that removes them) and kills the daemon at a
-random moment; now and then already while it opens. What was acknowledged has to be there, equal and in place; what was
-not is there as it was sent, or not at all; nothing else may be there. After each kill a copy of the store is opened by
-the engine alone and checked to the last derived byte; now and then the daemon ends cleanly and the store itself is
-checked. In the end a mount has to be alive (tests/durability/liveness.py), and each of STATES must have been.
+random moment, sometimes during its opening. Each acknowledged message has to be at its queue offset, equal. Other
+messages exist as they were sent, or not at all; there may be no more. After each kill a copy of the store is opened by
+the engine alone and checked to the last derived byte. Sometimes the daemon ends cleanly and the store itself is
+checked. In the end a mount has to work (tests/durability/liveness.py), and each of STATES must have occurred.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SIZES = {"commit_log_bytes": 512 << 10, "consume_queue_entries": 256, "index_slo
 RETENTION = {"max_bytes": 4 << 20, "clean_interval_ms": 20, "delete_pause_ms": 0}
 CONFIG: dict[str, Any] = {"sizes": SIZES, "retention": RETENTION}
 BUDGET_BYTES = 512 << 10
-"""What each publisher sends at full speed in a round: a round's messages must not expire in that round."""
+"""Messages that each publisher sends at full speed in a round; they must not expire in that round."""
 
 STORED = "a request in flight that was stored"
 NOT_STORED = "a request in flight that was not stored"
@@ -81,7 +81,7 @@ class Rounds:
 
     @property
     def attacks(self) -> int:
-        """What the hostile publisher sent."""
+        """The hostile publisher's messages."""
         return sum(publisher.attacks for publisher in self._publishers if isinstance(publisher, Hostile))
 
     @property
@@ -122,7 +122,7 @@ class Rounds:
             (mount.root / topic).mkdir(exist_ok=True)
 
     def _look(self, mount: Mounted) -> None:
-        """Read the whole store through the mount and hold it to what the publishers know."""
+        """Read the whole store through the mount and compare it with the publishers' notes."""
         until("retention has done its work", has_settled, mount)
         status, texts = read_at_rest(mount)
         found = parse(texts, status)
@@ -145,7 +145,7 @@ class Rounds:
         self._collect()
 
     def _end_cleanly(self, mount: Mounted) -> None:
-        """Once in a while the daemon ends as it should, under load: the next kill finds a store that was closed."""
+        """Sometimes the daemon ends normally under load, so that the next kill finds a store that was closed."""
         for publisher in self._publishers:
             publisher.start(mount.root)
         time.sleep(self._random.random() * LONGEST_LOAD_S)
@@ -162,7 +162,7 @@ class Rounds:
         self._sent = collected(self._publishers)
 
     def _check_copy(self) -> None:
-        """Open a copy of what the dead daemon left by the engine alone, and compare every derived byte with its log."""
+        """Open a copy of the dead daemon's files by the engine alone, and compare all derived data with its log."""
         copy = self._folder / "copy"
         shutil.copytree(self._store, copy)
         ends = {queue: entries_end(copy, *queue) for queue in queues_of(copy)}
@@ -211,13 +211,13 @@ def entries_end(store: Path, topic: str, queue: int) -> int:
 
 
 def collected(ended: list[Publisher]) -> tuple[list[Request], list[Request]]:
-    """What publishers were told is stored, and what they were told nothing about."""
+    """The publishers' acknowledged messages, and those without an answer."""
     acknowledged = [request for publisher in ended for request in publisher.acknowledged]
     return acknowledged, [request for publisher in ended for request in publisher.in_flight]
 
 
 def has_settled(mount: Mounted) -> bool:
-    """Whether retention has nothing more to remove: what is read from now on stays."""
+    """Whether retention has nothing more to remove, so that messages read from now on stay."""
     stats = mount.status()["stats"]
     return bool(stats["physical_end"] - stats["min_physical_offset"] <= RETENTION["max_bytes"])
 
@@ -276,13 +276,13 @@ def look_at_keys(root: Path, found: dict[Queue, Contents], keyed: list[tuple[Req
 
 
 def look_at_topics(status: dict[str, Any]) -> list[str]:
-    """Whoever may publish to a topic makes no other."""
+    """A publisher to one topic must create no other topic."""
     strange = status["topics"].keys() - {*TOPICS, HOSTILE_TOPIC, SCHEDULE_TOPIC}
     return [f"topics that nobody made: {sorted(strange)[:5]}"] if strange else []
 
 
 def look_at_retention(stats: dict[str, Any]) -> list[str]:
-    """Retention must leave what its bound allows: a message that is gone sooner was lost."""
+    """Retention must keep messages within its bound: one that is gone sooner was lost."""
     kept = stats["physical_end"] - stats["min_physical_offset"]
     least = RETENTION["max_bytes"] - 2 * SIZES["commit_log_bytes"]
     return [f"only {kept} bytes of log are left"] if stats["min_physical_offset"] and kept < least else []

@@ -1,8 +1,7 @@
-"""What publishers know: which messages were acknowledged, which were in flight, and whether a store agrees.
+"""The publishers' notes of acknowledged and unanswered messages, and their comparison with a store.
 
-A store agrees when what was seen in it before is still where it was, unless it expired; when behind that there is
-nothing but what was published since, each message once, each publisher's in its order; and when every acknowledged
-message is there.
+A store agrees if messages seen before have the same offsets, unless they expired; if only messages published since
+follow them, each once, in each publisher's order; and if it has every acknowledged message.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Request:
 
 @dataclass
 class Contents:
-    """A queue as it was found: the messages from offset `first` on."""
+    """The content of a queue when it was read: the messages from offset `first` on."""
 
     first: int
     messages: list[Identity]
@@ -58,7 +57,7 @@ class Ledger:
         self._seen: dict[Queue, Contents] = {}
 
     def settle(self, acknowledged: list[Request], in_flight: list[Request], found: dict[Queue, Contents]) -> list[str]:
-        """Compare a store's queues with what was published since the last time; what is wrong, in sentences."""
+        """Compare a store's queues with the messages published since the last time; returns findings as sentences."""
         wrong = [text for queue, old in self._seen.items() for text in self._kept(queue, old, found.get(queue))]
         new = {queue: self._new_part(queue, contents) for queue, contents in found.items()}
         wrong += _places(new, acknowledged, in_flight)
@@ -70,7 +69,7 @@ class Ledger:
         return wrong
 
     def _kept(self, queue: Queue, old: Contents, now: Contents | None) -> list[str]:
-        """What was seen before has to be there, or expired."""
+        """Messages seen before must still exist, or have expired."""
         if now is None:
             return [f"{queue} is gone"]
         if now.end < old.end or now.first < old.first:
@@ -96,7 +95,7 @@ class Ledger:
 
 
 def _places(new: dict[Queue, list[Identity]], acknowledged: list[Request], in_flight: list[Request]) -> list[str]:
-    """Each new message has to be one that was published to that topic, once, and in its writer's order."""
+    """Each new message was published to that topic, occurs once, and is in its writer's order."""
     topics = {one: request.topic for request in (*acknowledged, *in_flight) for one in request.messages}
     places: dict[Identity, Queue] = {}
     wrong = []

@@ -1,8 +1,8 @@
-"""After the faults: does everything work again soon, and is the server as large as before?
+"""After the faults: does the mount work again soon, and is the server as large as before?
 
-Within RECOVERY_S of the end of the faults, and of the clients that made them, each queue has to take a message and give
-it back, no process of the mount may hang, what clients made the server hold has to be free again, and its memory and
-descriptors have to be back at the level that they had before.
+Within RECOVERY_S of the end of the faults, and of the clients that made them, each queue has to take a message and
+return it. No process of the mount may hang. Memory that the server held for clients has to be free again, and its
+allocated memory and descriptors have to be at their earlier level.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from tests.durability.children import in_child
 RECOVERY_S = 10.0
 
 MORE_KIB = (16 + 8 + 51) << 10
-"""What stays after a load (docs/operations.md, memory): small bodies, newest keys, what the allocator loses."""
+"""Memory that remains after a load (docs/operations.md, memory): small bodies, newest keys, the allocator's loss."""
 
 MORE_DESCRIPTORS = 64
 """Files of the store that grew meanwhile are open."""
 
 ALIVE = b"alive "
-"""What is published in the end begins so."""
+"""Beginning of the messages that are published in the end."""
 
 KEPT = ("decompressed_bodies", "stream_buffers", "parquet_buffers")
-"""What a server keeps to be read again, and lets go when it needs the room."""
+"""Evictable caches of a server."""
 
 LET_GO = ("messages_begun", "publishing", "listings")
-"""What it holds for clients."""
+"""Memory that it holds for clients."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """How large a server is: what it allocated in KiB, and its descriptors."""
+    """The size of a server: its allocated memory in KiB, and its number of descriptors."""
 
     private_kib: int
     descriptors: int
@@ -50,7 +50,7 @@ def status_of(root: Path) -> dict[str, Any]:
 
 
 def level_of(root: Path) -> Level:
-    """That of the server of a mount. What is kept to be read again does not count."""
+    """The size of a mount's server, without evictable caches."""
     status = status_of(root)
     proc = Path("/proc") / str(status["pid"])
     allocated = (proc / "status").read_text().partition("RssAnon:")[2].split()[0]
@@ -59,7 +59,7 @@ def level_of(root: Path) -> Level:
 
 
 def not_alive(root: Path, before: Level) -> list[str]:
-    """What does not work, or is not back, RECOVERY_S after now, in sentences."""
+    """Failures, and resources not released RECOVERY_S after now, as sentences."""
     deadline = time.monotonic() + RECOVERY_S
     while status_of(root)["read_only_reason"] and time.monotonic() < deadline:
         time.sleep(0.2)  # the next server tries whether the disk takes writes
@@ -73,7 +73,7 @@ def not_alive(root: Path, before: Level) -> list[str]:
 
 
 def use_every_queue(root: Path) -> int:
-    """Publish to each queue and read it back; print what fails."""
+    """Publish to each queue and read the message back; print failures."""
     status = status_of(root)
     for topic, known in status["topics"].items():
         for queue in known["queues"] if (root / topic / "append").exists() else ():
@@ -90,7 +90,7 @@ def use_every_queue(root: Path) -> int:
 
 
 def not_back(root: Path, before: Level) -> list[str]:
-    """What is not as it was before."""
+    """Differences from the state before."""
     now, held = level_of(root), status_of(root)["memory"]["bytes"]
     found = [f"not back: {held[purpose]} bytes of {purpose}" for purpose in LET_GO if held[purpose]]
     if now.private_kib > before.private_kib + MORE_KIB:

@@ -3,7 +3,7 @@
     python -m tests.durability.mountmodel [--examples 200] [--steps 60]
 
 The model knows, for each queue, its messages in order, and of the whole store the order of publishing. Steps publish in
-every framing (cut into writes anywhere), attack, read, list, follow links and keys, attempt what is refused, make
+every framing (cut into writes anywhere), attack, read, list, follow links and keys, attempt refused operations, make
 topics and queues, end the daemon cleanly and by kill -9, and publish so much that retention removes the oldest.
 """
 
@@ -124,7 +124,7 @@ class MountedStore(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def _settled(self) -> None:
-        """Wait until retention has nothing more to remove, and let the model forget what it removed."""
+        """Wait until retention has nothing more to remove, and remove the same messages from the model."""
 
         def at_rest() -> bool:
             stats = self.mount.status()["stats"]
@@ -201,7 +201,7 @@ class MountedStore(RuleBasedStateMachine):
 
     @rule(topic=TOPICS, number=QUEUES, seed=st.integers(0, 1 << 32))
     def attack(self, topic: str, number: int, seed: int) -> None:
-        """A hostile publisher: what he sends is a message as any other, or refused."""
+        """A hostile publisher: its messages are stored as any other, or refused."""
         path, queue = self._queue(topic, number)
         if queue is None:
             return
@@ -259,7 +259,7 @@ class MountedStore(RuleBasedStateMachine):
 
     @rule(topic=TOPICS)
     def read_topic(self, topic: str) -> None:
-        """A topic's stream: its size, and every byte of its messages, whatever their order."""
+        """A topic's stream: its size and all bytes of its messages, in any order."""
         self._settled()
         path = self.mount.root / f"{topic}.log"
         if topic not in self.topics:
@@ -335,7 +335,7 @@ class MountedStore(RuleBasedStateMachine):
     def _is_there(self, topic: str, one: Keyed) -> bool:
         return one.offset >= self.topics[topic][one.queue].first
 
-    # topics, and what is refused
+    # topics, and refused operations
 
     @rule(topic=TOPICS)
     def make_topic(self, topic: str) -> None:

@@ -2,13 +2,13 @@
 
     python -m tests.durability.neighbours [--minutes 5]
 
-ATTACKER and VICTIM are user ids without any rights but what the modes give: both may read all and publish. The victim
-takes turns: a small message is read, a line written, each beside the same call on an ordinary file, and all of it alone
-and beside each of ATTACKS. What the slowest hundredth of them may take is the largest of LEAST_MS, MOST_TIMES_QUIET
-times the quiet one, and MOST_TIMES_OUTSIDE times the same call on the ordinary file beside the same load.
+ATTACKER and VICTIM are user ids with only the rights that the modes give: both may read all and publish. The victim
+alternately reads a small message and writes a line, each beside the same call on an ordinary file, first alone and then
+beside each of ATTACKS. The limit for the slowest hundredth of these calls is the largest of LEAST_MS, MOST_TIMES_QUIET
+times the time alone, and MOST_TIMES_OUTSIDE times that of the same call on the ordinary file beside the same load.
 
-Then a planned restart: the victim's longest wait over one of the attacked mount is at most RESTART_MS, or
-MOST_TIMES_OUTSIDE times that over a restart of another mount that nobody attacks, beside the same load.
+Then comes a planned restart of the attacked mount. The victim's longest wait is at most RESTART_MS, or
+MOST_TIMES_OUTSIDE times the wait over a restart of another mount without attackers, beside the same load.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ class Times(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """What a victim measured: each of CALLS, through the mount and on an ordinary file."""
+    """A victim's measurements: each of CALLS, through the mount and on an ordinary file."""
 
     inside: dict[str, Times]
     outside: dict[str, Times]
 
     def allowed_ms(self, call: str, quiet: Seen) -> float:
-        """What the slowest hundredth of a call may take."""
+        """Limit for the slowest hundredth of a call."""
         return max(LEAST_MS, MOST_TIMES_QUIET * quiet.inside[call].p99, MOST_TIMES_OUTSIDE * self.outside[call].p99)
 
     def findings(self, attack: str, quiet: Seen) -> list[str]:
-        """What is not as promised."""
+        """Broken promises."""
         return [
             f"beside {attack}, p99 of {call} was {self.inside[call].p99:.1f} ms, not {allowed:.1f} ms"
             for call in CALLS
@@ -90,7 +90,7 @@ class Seen:
 
 
 def at_once(threads: int, work: Callable[[int], object]) -> None:
-    """`work(number)` in so many threads, over and over; what is refused is tried again."""
+    """Run `work(number)` repeatedly in `threads` threads; a refused call is tried again."""
 
     def go_on(number: int) -> None:
         while True:
@@ -248,7 +248,7 @@ def command(*words: str | Path) -> None:
 
 
 def prepare(root: Path, outside: Path, scale: float) -> None:
-    """What attacks and victim need."""
+    """Preparations for attacks and victim."""
     lines = b"".join(b'{"keys":["AaAaAaAaAaAa"],"body":"%d"}\n' % number for number in range(int(COLLIDING * scale)))
     with (root / "bad" / "append@format=json").open("wb") as file:
         file.write(lines)
@@ -282,7 +282,7 @@ def attacked(root: Path, attack: str | None, scale: float) -> Iterator[None]:
 
 
 def took_by_victim(root: Path, outside: Path, seconds: float, meanwhile: Callable[[], None]) -> dict[str, list[float]]:
-    """What a victim measures; `meanwhile` is called when it has begun."""
+    """A victim's measurements; `meanwhile` is called after their start."""
     victim = started(VICTIM, "victim", root, outside, seconds)
     time.sleep(0.5)
     meanwhile()
@@ -293,7 +293,7 @@ def took_by_victim(root: Path, outside: Path, seconds: float, meanwhile: Callabl
 
 
 def seen_by_victim(root: Path, outside: Path, seconds: float) -> Seen:
-    """What a victim measures."""
+    """A victim's measurements."""
     took = took_by_victim(root, outside, seconds, lambda: None)
     inside = {call: Times.of(took[call]) for call in CALLS}
     return Seen(inside, {call: Times.of(took[f"outside-{call}"]) for call in CALLS})
@@ -306,13 +306,13 @@ def longest_over_restart(root: Path, outside: Path) -> float:
 
 
 def accounts_of(root: Path) -> dict[str, dict[str, Any]]:
-    """What the mount's status says of its users."""
+    """The accounts of users in the mount's status."""
     found: dict[str, dict[str, Any]] = json.loads((root / "@store" / "status.json").read_bytes())["accounts"]
     return found
 
 
 def used_beside(folder: Path, attacks: Sequence[str], seconds: float, scale: float) -> dict[str, dict[str, Any]]:
-    """What the mount says of its users after each of the attacks, beside which a victim met no error."""
+    """The accounts in the mount's status after each attack, during which a victim met no error."""
     folder.chmod(0o755)
     found = {}
     with served(folder / "attacked") as root:
@@ -359,7 +359,7 @@ def run(
 
 
 def play(user: int, role: str, arguments: Sequence[str]) -> None:
-    """What a process of `started` does."""
+    """The work of a process of `started`."""
     os.setgroups([])
     os.setgid(user)
     os.setuid(user)

@@ -1,14 +1,13 @@
-"""kill -9 of a mount's daemon, over and over, while programs go on using the mount: does any of them notice?
+"""Repeated kill -9 of a mount's daemon while programs use the mount: does any of them notice?
 
     python -m tests.durability.outlives [--kills 1000 | --restarts 30] [--seed 1] [--every 0.8]
 
-Nobody unmounts, and nobody opens anything again: sixteen writers (lines, lines begun in one write and ended in the
-next, lines that wait for the disk, files, JSON), sixteen readers (streams, messages, listings, reports, links by key),
-`tail -f` and a Spark stream stay, while the daemon is killed at random, now and then before it has opened the store. No
-call may fail; each message has to be there once, and those of one writer in their order; a stream must never change
-what it showed, and Spark brings each message once, in order. With --restarts the daemon is not killed but replaced, by
-`mountctl restart`. In the end the mount has to be alive (tests/durability/liveness.py), and each of the states must
-have been that this is about: see KILLED and REPLACED.
+Sixteen writers (lines, lines begun in one write and ended in the next, lines that wait for the disk, files, JSON),
+sixteen readers (streams, messages, listings, reports, links by key), `tail -f` and a Spark stream keep their files
+open, while the daemon is killed at random, sometimes before it has opened the store. No call may fail. Each message has
+to exist once, in its writer's order. Shown bytes of a stream must never change, and Spark delivers each message once,
+in order. With --restarts the daemon is replaced by `mountctl restart` instead. In the end the mount has to work
+(tests/durability/liveness.py), and each of the states in KILLED or REPLACED must have occurred.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ BEGUN = "a line that was begun when the server went"
 TWICE = "two deaths in a row, the next server's before it served"
 KILLED = (RESENT_STORED, RESENT_NOT_STORED, BEGUN, TWICE)
 REPLACED = (BEGUN,)
-"""What must have been when servers were killed, and replaced."""
+"""States that must have occurred when servers were killed, and when they were replaced."""
 
 KILLS_A_STORE = 100
 """Then another store: readers list and check all of it, time and again."""
@@ -73,7 +72,7 @@ class Wait:
 
 @dataclass
 class Seen:
-    """What clients saw."""
+    """The clients' observations."""
 
     errors: list[str] = field(default_factory=list)
     sent: dict[int, int] = field(default_factory=dict)
@@ -99,7 +98,7 @@ class Seen:
         os.close(descriptor)
 
     def close_all(self) -> None:
-        """Close what is open."""
+        """Close all open files."""
         for descriptor in list(self.descriptors):
             self.close(descriptor)
 
@@ -118,7 +117,7 @@ class Client(threading.Thread):
         while not self._over.is_set():
             try:
                 self._work()
-            except Exception as error:  # whatever it is, the proof failed
+            except Exception as error:  # any error is a failure of the proof
                 self._seen.errors.append(f"{self.name}: {error!r}")
                 print(self._seen.errors[-1], flush=True)
                 time.sleep(0.1)
@@ -216,7 +215,7 @@ class Writers:
 
 
 class Readers:
-    """Sixteen threads that look at what is there."""
+    """Sixteen reading threads."""
 
     def __init__(self, queue: Path, seen: Seen, over: threading.Event, seed: int) -> None:
         self._queue = queue
@@ -342,7 +341,7 @@ class Readers:
 
 @contextmanager
 def following(command: list[str], output: Path) -> Iterator[None]:
-    """A program that writes what it reads into `output`."""
+    """A program that writes its input into `output`."""
     with output.open("wb") as out, output.with_suffix(".err").open("wb") as errors:
         program = subprocess.Popen(command, stdout=out, stderr=errors, cwd=REPOSITORY)
         try:
@@ -353,7 +352,7 @@ def following(command: list[str], output: Path) -> Iterator[None]:
 
 
 def brought_by(spark: Path, count: int) -> list[str]:
-    """The bodies that a Spark stream brought, once it has that many, or brings no more."""
+    """The bodies that a Spark stream delivered, after `count` of them or when no more come."""
     newest, deadline = -1, time.monotonic() + PATIENCE_S
     while newest + 1 < count and time.monotonic() < deadline and not (spark / "failed").exists():
         time.sleep(0.5)
@@ -365,7 +364,7 @@ def brought_by(spark: Path, count: int) -> list[str]:
 
 @dataclass
 class Daemon:
-    """The server of a mount, whoever it is now."""
+    """Pid of the mount's present server."""
 
     keeper: int
 
@@ -387,7 +386,7 @@ class Daemon:
 
 @dataclass
 class Result:
-    """What came of a run; `kills` counts restarts where they are planned."""
+    """Result of a run; `kills` counts restarts if they are planned."""
 
     kills: int
     seen: Seen
@@ -396,7 +395,7 @@ class Result:
     pauses: list[float]
     """The longest call of a writer around each."""
     unserved: list[float]
-    """How long nobody served, by the daemons' log, at each planned restart."""
+    """Pauses in seconds without a server, from the daemons' log, at each planned restart."""
     reached: Reached
 
 
@@ -513,7 +512,7 @@ def deaths_in_a_row(log: str) -> int:
 
 
 def settled(store: Path, seen: Seen, times_ms: dict[tuple[int, int], int]) -> list[str]:
-    """What is lost, doubled, or out of order. `times_ms` gets when each message was stored, by writer and number."""
+    """Lost, duplicate and misordered messages. `times_ms` gets the store time of each message by writer and number."""
     wrong = [str(problem) for problem in check_store(store)]
     found: dict[int, list[int]] = {number: [] for number in seen.sent}
     with MessageStore.open(store) as opened:

@@ -1,4 +1,4 @@
-"""What reads bytes that anybody may have written, as functions of bytes: they raise only when a promise is broken."""
+"""Parsers of untrusted bytes, as functions of bytes: they raise only when a promise is broken."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@
 A run works on a small store for three sessions (single puts, batches, lines dealt over queues, several topics, large
 bodies, a hostile publisher, waits for the disk, full flushes, retention, a deleted topic, clean ends, a flush that the
 disk refuses and that the process dies of, with and without a write buffer and files made ahead), while a recorder notes
-what was synced when. From its moments images are built that a power cut could have left; each is opened, read whole,
-checked and written to. The power of some fails again while they recover.
+the syncs. From its moments images are built that a power cut could have left. Each is opened, read whole, checked and
+written to. The power of some fails again during their recovery.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class Workload:
                 self._session(store, rounds, last=session == SESSIONS - 1)
 
     def _refused_session(self, session: int) -> None:
-        """The disk refuses a flush once, and the process dies of it. What it had written is still to be read."""
+        """The disk refuses a flush once, and the process dies of it. Its written messages stay readable."""
         store = MessageStore.open(self._path, self._config(session))
         with suppress(FlushFailedError, ReadOnlyStoreError):
             for _ in range(self._random.randrange(2, 12)):
@@ -222,7 +222,7 @@ class Workload:
         store.put_lines(topic, b"".join(body + b"\n" for body in bodies), self._random.choice((None, 0)), keys=["L"])
 
     def _attack(self, store: MessageStore) -> None:
-        """A hostile publisher sends what it may."""
+        """A hostile publisher sends allowed messages."""
         sight = Sight.of(store, [Queue(topic, 0) for topic in TOPICS], self._now_ms)
         with suppress(WriteError):
             store.put_batch(self._attacker.attack(sight).messages, 0)
@@ -239,7 +239,7 @@ class Workload:
         self.ledger.promised(durable_end=max(end, self.ledger.promise.durable_end))
 
     def _delete(self, store: MessageStore) -> None:
-        self._flush(store)  # what a write buffer holds is not in the ledger yet
+        self._flush(store)  # the ledger has no messages that are still in a write buffer
         self.ledger.promised(deleting=True, topics=self.ledger.promise.topics - {DOOMED})
         store.delete_topic(DOOMED)
         self.ledger.promised(deleted=True)
@@ -247,7 +247,7 @@ class Workload:
 
 @dataclass
 class Tally:
-    """What was tried, and what was found."""
+    """Counts of cases, and the findings."""
 
     runs: int = 0
     syncs: int = 0
@@ -279,7 +279,7 @@ class Inspection:
         self._damaged = 0
 
     def run(self, disk: Disk) -> list[str]:
-        """Open, read, check, write, check again; what is wrong."""
+        """Open, read, check, write, check again; returns the broken promises."""
         config = reopened(disk)
         try:
             with MessageStore.open(self._image, config, create=True) as store:
@@ -288,7 +288,7 @@ class Inspection:
             self._tally.checked_again_when_closed += (again := self._random.random() < 0.25)
             if again:
                 self._note_problems("closed", check_store(self._image))
-        except Exception as error:  # whatever it is, it is a finding, and the next image is to be tried
+        except Exception as error:  # any error is a finding, and the next image is to be tried
             self._wrong.append(f"{type(error).__name__}: {error}")
         return self._wrong
 
@@ -345,7 +345,7 @@ class Inspection:
                 self._wrong.append(f"{when}: {problem}")
 
     def _write_on(self, store: MessageStore) -> None:
-        """The store takes messages again, behind those that are there."""
+        """The store takes messages again, after the existing ones."""
         for queue in range(QUEUES):
             body = body_of(1, queue, 200)
             result = store.put(Message("orders", body, ["after"]), queue)
@@ -370,7 +370,7 @@ def physical_offset_of(problem: Problem) -> int:
 
 
 def required(moment: Moment, ledger: Ledger) -> dict[Place, Sent]:
-    """What has to be in every image of `moment`: all that was promised and not given up since."""
+    """The messages that every image of `moment` must have: all that were promised and not given up since."""
     promise: Promise = moment.facts
     begin = oldest_log_byte(moment)
     return {
@@ -383,7 +383,7 @@ def required(moment: Moment, ledger: Ledger) -> dict[Place, Sent]:
 
 
 def oldest_log_byte(moment: Moment) -> int:
-    """Where the log began at that moment: retention had taken what was before."""
+    """The log's beginning at that moment; retention had removed earlier messages."""
     node = moment.directories[moment.root][-1].get("commitlog")
     listing = moment.directories[node][-1] if node is not None else {}
     return min((int(name) for name in listing if name.isdigit()), default=0)
@@ -425,7 +425,7 @@ class Cuts:
             shutil.rmtree(image)
 
     def _cut_again(self, image: Path, moment: Moment, ledger: Ledger, chance: random.Random) -> list[str]:
-        """The power fails once more, somewhere in the recovery of an image."""
+        """The power fails again, during the recovery of an image."""
         second = self._folder / "second"
         with closing(Recorder(image)) as recorder:
             with MessageStore.open(image, reopened(recorder), create=True):

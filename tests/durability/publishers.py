@@ -1,10 +1,10 @@
-"""Publishers of every kind, each a thread that writes to a mount until the daemon is gone, and knows what it was told.
+"""Publishers of every kind: threads that write to a mount until the daemon is gone, and note each answer.
 
-lines    many lines a write, dealt over a topic's queues; now and then synced, now and then unterminated
+lines    many lines per write, dealt over a topic's queues; sometimes synced, sometimes unterminated
 writes   one message a write request, one queue
 files    one message a file, with a key, up to 100 KB in pieces
 records  JSON lines, each with its own key
-hostile  JSON lines to a topic of its own that are to hurt the others (tests/durability/attacks.py)
+hostile  JSON lines to a topic of its own that attack other topics (tests/durability/attacks.py)
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Publisher:
         self.acknowledged.append(self.in_flight.pop())
 
     def count(self, most: int) -> int:
-        """How many messages to send at once."""
+        """Number of messages to send together."""
         return self._random.randrange(1, most) if self._left > 0 else 1
 
 
@@ -158,7 +158,7 @@ class Records(Publisher):
 
 
 class Hostile(Publisher):
-    """Attacks as JSON lines; nobody asks what becomes of them, so nothing is noted. `attacks` counts them."""
+    """Send attacks as JSON lines. Their results are not checked; `attacks` counts them."""
 
     def __init__(self, writer: int, seed: int, budget_bytes: int, log_file_bytes: int) -> None:
         super().__init__(writer, seed, budget_bytes)
@@ -199,7 +199,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def write_file(place: Path, data: bytes, piece: int = 1 << 20) -> None:
-    """Open, write, close, as cp does: what close says counts."""
+    """Open, write, close, as cp does: the result of close counts."""
     with place.open("ab", buffering=0) as file:
         for start in range(0, len(data), piece):
             write_all(file.fileno(), data[start : start + piece])

@@ -2,12 +2,11 @@
 
     python -m tests.durability.readerrors [--first 0] [--cases N] [--only TEXT]
 
-Each case lays the file system of faultfs.c below a store that is known to the byte, has it refuse, cut or delay what is
-read of one page or file, and uses the store: by one verb while nothing is mounted, or by a mount of one of the three
-kinds, whose files and verbs are used, with the fault there from the beginning or coming up later. No process may die by
-a signal, hang or print a traceback; no server of a mount may be replaced; of the messages exactly those are refused
-that have a byte in the page; `check` names the file; repair and backup come to their end. Then the disk is well again,
-and everything that was acknowledged has to be there.
+Each case puts the file system of faultfs.c below a store that is known to the byte, has it refuse, cut or delay reads
+of one page or file, and uses the store: by one verb without a mount, or by the files and verbs of a mount of one of the
+three kinds, with the fault from the beginning or later. No process may die by a signal, hang or print a traceback. No
+server of a mount may be replaced. Exactly the messages with a byte in the page are refused. `check` names the file;
+repair and backup come to their end. Then the disk is well again, and every acknowledged message has to be there.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ MET_BY_RECOVERY = "a page that can't be read, met by recovery"
 PUT_BESIDE = "a message put beside a fault"
 NOT_PUT = "a put that a fault had refused"
 STATES = (MET_BY_RECOVERY, PUT_BESIDE, NOT_PUT)
-"""What must have been, beside each place that must have been met."""
+"""States that must have occurred, beside each refused range that must have been read."""
 
 MODES = ("write", "read-only", "follow")
 SOURCES = ("closed", "killed")
@@ -160,7 +159,7 @@ class Fault:
 
 
 def fault(store: Sample, place: Place, kind: str) -> Fault:
-    """Work out what it costs."""
+    """Determine the cost of the fault."""
     end = place.end if kind.startswith("refused") else 1 << 62
     first = 0 if kind == "not opened" else place.first
     may: frozenset[int] = frozenset()
@@ -173,12 +172,12 @@ def fault(store: Sample, place: Place, kind: str) -> Fault:
     return Fault(place, kind, must, may, keys, kind in ("not opened", "cut"))
 
 
-# what is found
+# findings
 
 
 @dataclass
 class Finding:
-    """What one use of a store brought to light."""
+    """Findings from one use of a store."""
 
     wrong: list[str] = field(default_factory=list)
     put: set[int] = field(default_factory=set)
@@ -188,7 +187,7 @@ class Finding:
     """Whether a deleted topic may be there again, with its message: what says that it is gone can't be read."""
 
     def expect(self, is_true: bool, what: str) -> None:
-        """Note what is wrong."""
+        """Note a finding."""
         if not is_true:
             self.wrong.append(what)
 
@@ -254,13 +253,13 @@ def is_refusal(ended: Ended, fault: Fault) -> bool:
 
 
 def use_consume(store: Sample, fault: Fault, where: Use, found: Finding) -> Ended:
-    """What a group has had is nowhere else than in its file: without that nothing is consumed."""
+    """A group's offset is only in its file: without that no message is consumed."""
     needs = "consumerOffset" in fault.place.file and fault.kind != "slow"
     return CONSUME(store, replace(fault, may_refuse=fault.may_refuse or needs), where, found)
 
 
 def require_words(ended: Ended, must: Iterable[int], missing: set[int], found: Finding, what: str) -> None:
-    """Who was not given all has to hear it: by the exit code, and in words."""
+    """A client that did not get all messages must get an exit code and a message about it."""
     if any(True for _ in must) or missing:
         found.expect(ended.code != 0, f"{what} ends with 0 though {len(missing)} messages are missing")
         found.expect(bool(ended.err.strip()), f"{what} does not say that {len(missing)} messages are missing")
@@ -422,7 +421,7 @@ def typed(*words: str | Path, patience_s: float = PATIENCE_S) -> Ended:
 
 @contextmanager
 def mounted(store: Path, folder: Path, mode: str) -> Iterator[Mount]:
-    """Mount, if it works; unmounted in the end whatever happens."""
+    """Mount, if that works, and unmount at the end in any case."""
     root, log = folder / "mount", folder / "mount.log"
     root.mkdir(exist_ok=True)
     options = [] if mode == "write" else [f"--{mode}"]
@@ -434,7 +433,7 @@ def mounted(store: Path, folder: Path, mode: str) -> Iterator[Mount]:
 
 
 def use_files(store: Sample, mode: str, root: Path) -> int:
-    """In a child: read and write all there is by its files; print what came of it as JSON."""
+    """In a child: read and write all files of the mount; print the results as JSON."""
     errors: dict[int, str] = {}
     wrong: list[str] = []
     for number, known in store.messages.items():
@@ -484,7 +483,7 @@ def read_key(root: Path, number: int) -> bytes:
 
 
 def said_of(path: Path) -> str:
-    """What a small file says, or the errno's name."""
+    """The content of a small file, or the errno's name."""
     text: list[str] = []
     return failure(lambda: text.append(path.read_text().strip())) or text[0]
 
@@ -510,7 +509,7 @@ def put_lines(root: Path) -> tuple[list[int], list[str]]:
 
 
 def judge_files(store: Sample, case: Case, ended: Ended, found: Finding) -> None:
-    """Hold what a child found in a mount to what the fault may cost."""
+    """Compare a child's findings in a mount with the fault's cost."""
     fault = case.fault
     if ended.death or ended.code:
         found.wrong.append(f"the user of the files {ended.death or ended.last_words}")
@@ -600,7 +599,7 @@ def matrix(store: Sample) -> list[Case]:
 
 @dataclass
 class Tally:
-    """What was tried, and what was found."""
+    """Counts of cases, and the findings."""
 
     cases: int = 0
     reached: Reached = field(default_factory=lambda: Reached(*STATES))
@@ -611,7 +610,7 @@ class Tally:
 
 
 def run_case(store: Sample, case: Case, folder: Path, tally: Tally) -> list[str]:
-    """Do it below `folder`, which is left empty; what went wrong."""
+    """Run the case below `folder`, which is left empty; returns the broken promises."""
     backing = folder / "backing"
     backing.mkdir()
     shutil.copytree(store.folder / case.source, backing / "store")
@@ -648,7 +647,7 @@ def use_verb(store: Sample, case: Case, target: Path, folder: Path, found: Findi
 
 
 def use_mount(store: Sample, case: Case, disk: FaultyDisk, folder: Path, found: Finding) -> None:
-    """A mount, and what is in it."""
+    """A mount, and its content."""
     way = case.way
     if not way.late:
         disk.inject(*case.fault.rules("store"))
@@ -735,7 +734,7 @@ def look_again(store: Sample, case: Case, path: Path, found: Finding) -> None:
         found.expect(bool(lost), f"{len(late)} messages of the sample are not there until a repair")
     lost = found.put - set(said["put"])
     found.expect(not lost, f"LOST: {len(lost)} of {len(found.put)} messages put beside the fault")
-    framed = case.fault.place.file if lost_by_repair else ""  # what a repair could not read stays damaged
+    framed = case.fault.place.file if lost_by_repair else ""  # pages that a repair could not read stay damaged
     rest = [problem for problem in said["problems"] if not (framed and problem.startswith(f"bad record: {framed}"))]
     found.wrong += [f"when the disk is well: {problem}" for problem in rest]
     offsets = {group: said["groups"].get(group) for group in GROUPS}

@@ -1,16 +1,16 @@
-"""A recorder of what is on disk, and the images that a power cut could leave (docs/durability.md, "Power loss").
+"""A recorder of the disk's state, and the images that a power cut could leave (docs/durability.md, "Power loss").
 
-The recorder is the store's `Disk`: it hears of every sync of a file or directory, and looks at all files around each.
-From a recorded moment it builds images of a disk whose power went just then:
+The recorder is the store's `Disk`: it gets every sync of a file or directory, and reads all files before and after.
+From a recorded moment it builds images of a disk whose power failed then:
 
     a file's 4 KiB page     as it was synced last, as it was at any look since, or torn: each 512 bytes on their own
     a file's length, time   as synced last, or as at any look since
     a name in a directory   as synced with the directory last, or as at any look since (so: not there, there, old, new)
 
-Each page, length and name is drawn on its own: no order between them is taken for granted but what a sync gives.
+Each page, length and name is drawn independently: only syncs order them.
 
-A sync can be made to fail. Then some of the pages that it was to write stay old on disk, and the kernel takes them for
-written all the same: no later sync brings them there, until somebody writes them again.
+A sync can be made to fail. Then some of its pages stay old on disk, but the kernel treats them as written: no later
+sync writes them, until they are written to again.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Recorder(Disk):
             os.close(descriptor)
         self._descriptors.clear()
 
-    # what the store asks of a disk
+    # calls of the store's to the disk
 
     def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
         """As `Disk.allocate`."""
@@ -104,7 +104,7 @@ class Recorder(Disk):
         self.note(f"allocated {path.name}")
 
     def sync(self, descriptor: int, path: Path) -> None:
-        """The file is on disk as it is now, when this returns: what is written meanwhile may be, or not."""
+        """The file's present content is on disk after this; bytes written during the call may be on disk, or not."""
         with self._lock:
             self.note(f"before the sync of {path.name}")
             node = self._node(os.fstat(descriptor).st_ino, lambda: os.dup(descriptor))

@@ -63,14 +63,14 @@ SMALL, TARGET = "small", "plain"
 """Topics of the timed reader and of the hostile clients."""
 
 PROMISED = "WARNING fsstore.fuse.errors: read answered EIO: [Errno 5]"
-"""Somebody read bytes of a stream that expired since it was opened."""
+"""A reader read bytes of a stream that expired after it was opened."""
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The daemon at one moment. Memory in KiB; `private_kib` is what it allocated, without mapped files."""
+    """The daemon at one moment. Memory in KiB; `private_kib` is allocated memory, without mapped files."""
 
     seconds: float
     private_kib: int
@@ -92,7 +92,7 @@ class Limits:
 
 @dataclass
 class Report:
-    """What a soak found."""
+    """Findings of a soak."""
 
     samples: list[Sample]
     rises: dict[str, float]
@@ -107,7 +107,7 @@ class Report:
     wrong: list[str] = field(default_factory=list)
 
     def not_flat(self) -> list[str]:
-        """What rose more than its limit, in words."""
+        """Values that rose by more than their limits, as sentences."""
         names = [limit.name for limit in fields(Limits)]
         return [
             f"{name} rose by {self.rises[name]:.0f}" for name in names if self.rises[name] > getattr(self.limits, name)
@@ -197,7 +197,7 @@ class Load:
             self._reopen(index)
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all open files."""
         for fd in (*self._lines, *self._held, *self._streams):
             os.close(fd)
 
@@ -340,7 +340,7 @@ def beside(mount: Mounted, name: str, number: float) -> Iterator[subprocess.Pope
 
 
 def complaints_in(log: Path) -> list[str]:
-    """Lines of a daemon's log that are more than information, but for what is promised: see PROMISED."""
+    """Lines of a daemon's log above INFO, except the expected ones in PROMISED."""
     return [line for line in log.read_text(errors="replace").splitlines() if not line.startswith(("INFO", PROMISED))]
 
 

@@ -84,7 +84,8 @@ class Base:
         return frozenset(known.body for known in self.messages.values())
 
     def bodies_in(self, text: bytes) -> Iterator[bytes]:
-        """What stands in a stream and is no body of this store. Bodies may hold newlines, so they are looked for."""
+        """Bytes of a stream that are in no body of this store. Bodies may contain newlines, so they are searched
+        for."""
         while text:
             body = self._leading(text)
             if body is None:
@@ -134,7 +135,7 @@ def _fill(store: MessageStore, first: int = 0) -> None:
 
 
 def _attack(store: MessageStore) -> None:
-    """What a hostile publisher sends, and a broker lets in, an ordinary message behind each."""
+    """Messages that a hostile publisher sends and a broker accepts, each followed by an ordinary one."""
     queues = [Queue("orders", 0), Queue("events", 0)]
     attacker = Attacker(random.Random(1), "hostile", queues)
     for number in range(100, 140):

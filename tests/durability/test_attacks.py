@@ -1,4 +1,4 @@
-"""That attacks are what they say: else those who withstand them prove nothing."""
+"""The attacks are as described: otherwise the proofs that withstand them prove nothing."""
 
 from __future__ import annotations
 

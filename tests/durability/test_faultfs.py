@@ -1,4 +1,4 @@
-"""The file system that fails by rule does what its rules say: the other tests rely on it."""
+"""The failing file system follows its rules, on which other tests rely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short form: each attack for a moment; nobody takes more than a share, and another user meets no error."""
+"""The short form: each attack for a moment. No user takes more than a share, and another user meets no error."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_page_whose_write_back_failed_is_on_disk_once_it_is_written_again_and_
 
 
 def images(recorder: Recorder, folder: Path, count: int = 60) -> list[dict[str, bytes]]:
-    """What so many images of the newest moment hold."""
+    """The contents of images of the newest moment."""
     found = []
     folder.mkdir(exist_ok=True)
     for number in range(count):

@@ -1,4 +1,4 @@
-"""What long runs hold themselves to notices what it should."""
+"""Long runs check their own coverage: `Reached` notices states that never occurred."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A page that the disk refuses costs what is in it: each kind of file, each mode, while the store runs and before."""
+"""A page that the disk refuses costs only its own data: each kind of file, each mode, while the store runs and
+before."""
 
 from __future__ import annotations
 
@@ -85,7 +86,8 @@ def unread(store: MessageStore, kind: type[ReadError] = RefusedReadError) -> set
 
 
 def required_everywhere(store: MessageStore, lost: set[int], log_files: int = 1) -> None:
-    """All but `lost` are there by number, in a run, as columns, by key and by text; those are an error."""
+    """All messages but `lost` are readable by number, in a run, as columns, by key and by text; the lost ones are
+    errors."""
     kept = [number for number in range(COUNT) if number not in lost]
     assert unread(store) == lost
     assert [message.queue_offset for message in store.read("T", 0, 0)][: len(kept)] == kept
@@ -282,7 +284,7 @@ def test_neighbours_of_entries_that_are_refused_are_read_in_each_way(
 ) -> None:
     with opened(disk, mode) as store:
         end = store.bounds("T", 0).max_offset
-        log_page = (8 + page * 50) * 4096  # what the log does not give either
+        log_page = (8 + page * 50) * 4096  # the log does not give this page either
         disk.inject(
             Rule("read", QUEUE, first=page * 4096, end=page * 4096 + 1),
             Rule("read", LOG, first=log_page, end=log_page + 1),
@@ -533,7 +535,7 @@ def test_repair_and_backup_go_round_a_page_of_the_log(disk: FaultyDisk, tmp_path
     disk.heal()
     list(repair_store(path, config=CONFIG))
     with opened(disk, OpenMode.READ_ONLY) as store:
-        assert unread(store) == set()  # nothing was written over what could not be read
+        assert unread(store) == set()  # no unreadable page was overwritten
     if done.missing:
         assert back_up(path, tmp_path / "copy", config=CONFIG).refused == ()
         with MessageStore.open(tmp_path / "copy", replace(CONFIG, mode=OpenMode.READ_ONLY)) as copy:

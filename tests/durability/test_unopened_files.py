@@ -1,4 +1,4 @@
-"""A file that the disk refuses to open costs what is in it, and is named: each kind of file, each mode."""
+"""A file that the disk refuses to open costs only its own data, and is named: each kind of file, each mode."""
 
 from __future__ import annotations
 

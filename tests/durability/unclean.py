@@ -60,7 +60,7 @@ def make(path: Path, mib: int, left: Path, put: Put) -> None:
 
 
 def start(path: Path) -> dict[str, object]:
-    """Open it; what that took."""
+    """Open it; returns the resources that this took."""
     heard: list[RecoveryProgress] = []
     began = time.monotonic()
     with MessageStore.open(path, StoreConfig(progress=heard.append)) as store:
