@@ -48,7 +48,7 @@ HELD_FILES: tuple[tuple[type[OpenFile], str], ...] = ((OpenRange, HELD_RANGES), 
 
 
 class Gate:
-    """Lets through whoever waits at it, once its file is there."""
+    """Blocks callers until its file exists."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

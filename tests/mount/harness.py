@@ -1,4 +1,4 @@
-"""Real mounts for tests: a daemon process each, and an end to it whatever happens."""
+"""Real mounts for tests: a daemon process each, which is ended in any state."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def await_ready(mount: Mounted) -> None:
 
 
 def end(mount: Mounted) -> None:
-    """Whatever state it is in: no process, no mount."""
+    """End it in any state: no process and no mount remain."""
     if mount.daemon.poll() is None:
         mount.daemon.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -133,7 +133,7 @@ def end(mount: Mounted) -> None:
 
 
 def abort(root: Path) -> None:
-    """Fail every request of a mount whose daemon hangs in the kernel: nothing else ends it, or who waits for it."""
+    """Fail every request of a mount whose daemon hangs in the kernel: there is no other way to end it, or its users."""
     device = device_of(root)
     control = Path("/sys/fs/fuse/connections")
     if device is None:
@@ -213,7 +213,7 @@ def refused_with(use: Callable[..., object], *arguments: Any) -> int:
 
 
 def until(what: str, true: Callable[..., object], *arguments: Any) -> None:
-    """Wait until `true(*arguments)` is; `what` says so in words."""
+    """Wait until `true(*arguments)` is true; `what` describes the event."""
     deadline = time.monotonic() + PATIENCE_S
     while not true(*arguments):
         assert time.monotonic() < deadline, f"still not: {what}"

@@ -22,7 +22,7 @@ def disk(tmp_path: Path) -> Iterator[FaultyDisk]:
 
 @pytest.fixture
 def site(disk: FaultyDisk, tmp_path: Path) -> Iterator[Site]:
-    """Where that store is mounted; what a test leaves there need not pass `check`."""
+    """Mount point of that store; `check` is not required of the files that a test leaves there."""
     made = Site(disk.root / "store", tmp_path / "mnt", tmp_path / "mount.log")
     made.mountpoint.mkdir()
     yield made

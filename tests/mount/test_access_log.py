@@ -1,4 +1,4 @@
-"""`@store/accesslog`: who does what, line by line, while somebody reads it."""
+"""`@store/accesslog`: each request with its user, line by line, while a client reads the log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Line(NamedTuple):
 
 
 class Reader:
-    """Has the log open, and reads what there is without waiting."""
+    """Has the log open, and reads its lines without waiting."""
 
     def __init__(self, root: Path) -> None:
         self.descriptor = os.open(root / "@store" / "accesslog", os.O_RDONLY | os.O_NONBLOCK)

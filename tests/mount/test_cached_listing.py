@@ -20,7 +20,7 @@ LARGE = b"x" * 200_000 + b"\n"
 
 @pytest.fixture(scope="module")
 def gated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    """A mount that can be told not to answer who lists a directory."""
+    """A mount that can be made to delay its answers to listings."""
     folder = tmp_path_factory.mktemp("gated")
     (folder / "gate").touch()
     with mounted(folder, gate=folder / "gate") as mount:
@@ -40,7 +40,7 @@ def bounds(names: list[str]) -> tuple[int, int]:
 
 
 def asks_for_nothing(mount: Mounted, folder: Path) -> bool:
-    """Whether a directory that has just been listed is listed again while nobody answers who lists."""
+    """Whether a directory that has just been listed is listed again while the mount delays its answers."""
     room = mount.root.parent
     hold, held, answered = (room / name for name in (HELD_LISTINGS, "held", "answered"))
     names = os.listdir(folder)

@@ -52,7 +52,7 @@ def sizes_of(store: Golden) -> dict[str, int]:
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """What every file below a folder holds."""
+    """The content of every file below a folder."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
@@ -101,7 +101,7 @@ def assert_queues(mount: Mounted, store: Golden) -> None:
 
 
 def assert_keys(mount: Mounted, store: Golden) -> None:
-    """Each query of RocketMQ that asks for everything, less what only has the hash."""
+    """Each query of RocketMQ that wants all messages, without matches by hash only."""
     at = {dumped["physicalOffset"]: dumped for dumped in store.messages}
     for query in store.queries:
         matches = mount.root / query["topic"] / "keys" / f"{query['key'].replace('/', '%2F')}@all"

@@ -1,5 +1,5 @@
-"""An idle stream comes from the page cache, and whoever keeps it open sees what is published later: every byte of it,
-and never the zeros that the kernel keeps behind the end of a file."""
+"""An idle stream is served from the page cache. A reader that keeps it open sees each byte that is published later, and
+never the zeros that the kernel keeps after the end of a file."""
 
 from __future__ import annotations
 

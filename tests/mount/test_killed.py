@@ -1,8 +1,8 @@
-"""A daemon that is killed while the kernel is told what is gone leaves nobody waiting.
+"""A daemon that is killed while it notifies the kernel leaves no process waiting.
 
-The kernel holds a directory's lock while a look-up or a listing in it waits for the daemon. Who told it to drop a name
-there would wait for that lock, could not be killed, and so would keep all three waiting for ever. So would who told it
-to drop the end of a stream while that is being read.
+The kernel holds a directory's lock while a look-up or a listing in it waits for the daemon. A daemon that asked the
+kernel to drop a name there would wait for that lock, could not be killed, and all three would wait for ever. The same
+holds for dropping the end of a stream while it is being read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ while True:
 
 @contextmanager
 def process(*command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of its own for what may never return; it is asked to end at the end."""
+    """A process for calls that may never return; it is asked to end at the end."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as started:
         try:
             yield started

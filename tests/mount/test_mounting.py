@@ -1,4 +1,4 @@
-"""Mounting and its end: what the table of mounts says, what is refused, what is left behind."""
+"""Mounting and unmounting: the mount table, refusals, and remains."""
 
 from __future__ import annotations
 

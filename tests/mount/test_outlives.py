@@ -1,4 +1,4 @@
-"""A mount outlives its daemon: kill -9, and whoever uses the mount notices a pause."""
+"""A mount outlives its daemon: after kill -9 its users notice only a pause."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def standby_of(keeper: int) -> int:
 
 
 def files_of(process: int) -> list[str]:
-    """What its descriptors lead to."""
+    """The targets of its descriptors."""
     return [os.readlink(one) for one in Path(f"/proc/{process}/fd").iterdir()]
 
 

@@ -1,4 +1,4 @@
-"""A request that daemons die of is refused by the next one: nobody is kept waiting for ever."""
+"""A request that daemons die of is refused by the next one, so that no client waits for ever."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.mount.test_outlives import APPENDING, bodies, keeper_of, opened, serv
 from tests.mountctl.conftest import Site, eventually
 
 SLOW_LINES = b'{"body":""}\n' * 80_000
-"""What is parsed in a thread, for some tenths of a second."""
+"""A body that takes some tenths of a second to parse in a thread."""
 
 
 def working_on(server: int) -> list[int]:
@@ -37,7 +37,7 @@ def kill_while_it_works(keeper: int, number: int) -> None:
 
 
 def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    """Do work in a thread; what it returns, or its errno."""
+    """Do work in a thread; returns its result or its errno."""
     outcome: list[object] = []
 
     def run() -> None:
@@ -67,5 +67,5 @@ def test_a_request_that_daemons_die_of_is_refused(
         assert os.write(descriptor, b'{"body":"next"}\n') == 16
     assert bodies(mounted_queue) == [b"next"]
     text = f"write of t/0/append@format=json by user {os.getuid()}, process {writer.native_id}, is refused:"
-    died = f"{deaths} daemons in a row were killed by SIG"  # what an abort reports may crash, too
+    died = f"{deaths} daemons in a row were killed by SIG"  # the report of an abort may crash, too
     assert f"{text} {died}" in mounted.log_text()

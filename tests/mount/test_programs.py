@@ -1,4 +1,4 @@
-"""docs/programs.md: what programs do on a mount, with the flags and the refusals that are written there."""
+"""docs/programs.md: ordinary programs on a mount, with the flags and refusals in that page."""
 
 from __future__ import annotations
 

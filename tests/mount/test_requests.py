@@ -1,4 +1,5 @@
-"""The handlers without a mount: what becomes of every answer and every exception, and which bodies are pushed."""
+"""The handlers without a mount: the reply for every answer and exception of the core, and the bodies that are
+pushed."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ OK = struct.pack("=IiQ", 16, 0, UNIQUE)
 
 
 class ScriptedCore:
-    """A core whose every method does what `script` says: an exception is raised, anything else is the answer."""
+    """A core whose methods follow `script`: an exception is raised, any other object is the answer."""
 
     is_no_open = False
 
@@ -71,7 +72,7 @@ class ScriptedCore:
 
 
 class ScriptedStore:
-    """A store that fails or finishes whoever waits for its disk."""
+    """A store that fails or finishes all that wait for its disk."""
 
     mode = OpenMode.WRITE
 
@@ -83,7 +84,7 @@ class ScriptedStore:
 
 
 class Kernel:
-    """What would go to the kernel."""
+    """The replies that would go to the kernel."""
 
     def __init__(self) -> None:
         self.replies: list[bytes] = []
@@ -121,7 +122,7 @@ class Frequent:
 
 
 def result_of(reply: bytes) -> bytes:
-    """What follows the head of a reply that is no refusal."""
+    """The bytes after the head of a successful reply."""
     assert struct.unpack_from("=iQ", reply, 4) == (0, UNIQUE)
     return reply[16:]
 
@@ -180,7 +181,7 @@ def test_extended_attributes_are_answered_as_far_as_there_is_room(
 
 
 class NotingCore:
-    """A core that notes what it is asked."""
+    """A core that records its calls."""
 
     is_no_open = False
 
@@ -408,7 +409,7 @@ def test_every_rare_request_answers_refusals_and_outlives_defects(
 ) -> None:
     assert errno_of_answer(getattr(rare(FilesystemError(errno.ESTALE)), name), *arguments) == errno.ESTALE
     assert errno_of_answer(getattr(rare(StoreFullError(Path(), 1)), name), *arguments) == errno.ENOSPC
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]  # a full disk, and what to do
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]  # a full disk, and the remedy
     assert errno_of_answer(getattr(rare(KeyError("a defect")), name), *arguments) == errno.EIO
     assert caplog.records[1].levelno == logging.ERROR
     assert caplog.records[1].exc_info
@@ -531,7 +532,7 @@ def test_a_body_that_the_kernel_would_not_have_is_offered_again(kernel: Kernel) 
     assert kernel.pushed == [INODE, INODE]
 
 
-# what both sides agreed on
+# fields that both sides agreed on
 
 
 @pytest.mark.parametrize("page_bytes", [4096, 1 << 14, 1 << 16])

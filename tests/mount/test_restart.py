@@ -1,4 +1,4 @@
-"""`mountctl restart`: another daemon goes on, and whoever uses the mount sees no error and loses nothing."""
+"""`mountctl restart`: another daemon takes over, and the mount's users see no error and lose nothing."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def restart(site: Site, *options: str) -> None:
 
 @contextmanager
 def at_work(work: Callable[[], object]) -> Iterator[None]:
-    """`work` over and over in a thread meanwhile; what it raises is raised at the end."""
+    """Repeat `work` in a thread meanwhile; its exception is raised at the end."""
     over, failures = threading.Event(), list[BaseException]()
 
     def run() -> None:
@@ -68,7 +68,7 @@ def at_work(work: Callable[[], object]) -> Iterator[None]:
     assert not failures, failures
 
 
-# what goes on
+# things that go on
 
 
 @pytest.mark.parametrize("name", ["append", "append@frame=file", "append@format=json"])
@@ -227,7 +227,7 @@ def test_a_daemon_that_is_killed_meanwhile_is_replaced(mounted: Site, mounted_qu
     assert bodies(mounted_queue) == [b"begun line"]
 
 
-# what fails, and leaves the mount as it was
+# failures that leave the mount unchanged
 
 
 def served_by(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ def test_requests_go_on_while_a_stream_is_summed(tmp_path: Path) -> None:
     store_path, gate = tmp_path / "store", tmp_path / "gate"
     with MessageStore.open(store_path, StoreConfig(sizes=FileSizes(**SMALL_SIZES)), create=True) as store:
         store.create_topic("orders", 1)
-        line = Message("orders", zlib.compress(b"a line"), sys_flag=1)  # whose size nobody knows before it is asked for
+        line = Message("orders", zlib.compress(b"a line"), sys_flag=1)  # its size is unknown before a read
         for _ in range(3):
             store.put_batch([line] * 10_000, 0)
     gate.touch()

@@ -20,7 +20,7 @@ from tests.mountctl.conftest import Site, clear, eventually, fill, succeed
 
 LINE = b"%d " + b"x" * 5_000
 UNFLUSHED = "-o", "flushIntervalCommitLog=3600000,flushConsumeQueueThoroughInterval=3600000"
-"""What a test does not ask to be on disk is not flushed, however long the test takes."""
+"""Data is flushed only when a test asks for it, however long the test takes."""
 
 
 def status(site: Site) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def status(site: Site) -> dict[str, Any]:
 
 
 def wait_for_standby(site: Site) -> None:
-    """Until the next server waits: then a death costs nobody its loading."""
+    """Wait for the next server to be loaded: then no user waits for that after a death."""
     eventually(lambda: status(site)["outlives_daemon"], "the mount outlives its daemon")
 
 

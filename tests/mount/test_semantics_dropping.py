@@ -31,7 +31,7 @@ def drop(queue: Path) -> Path:
 
 
 def dropped(queue: Path) -> Counter[tuple[str, bytes]]:
-    """Names and bodies of what was published from files."""
+    """Names and bodies of messages published from files."""
     paths = (queue / name for name in os.listdir(queue) if name.isdigit())
     return Counter((os.getxattr(path, "user.mq.property.FILE_NAME").decode(), path.read_bytes()) for path in paths)
 

@@ -17,7 +17,7 @@ from engine import MessageStore, OpenMode, StoreConfig
 from tests.mount.harness import PATIENCE_S, Mounted, bodies, mounted, publish, refused_with, until
 
 FLUSH_WHEN_ASKED = {"interval_ms": 86_400_000, "thorough_interval_ms": 86_400_000}
-"""So that nothing is on disk unless somebody waited for it."""
+"""Nothing is on disk before a client waits for it."""
 
 
 @pytest.fixture(scope="module")

@@ -186,7 +186,7 @@ def test_a_user_gets_a_share_of_the_memory(site: Site, is_planned: bool) -> None
 
 def begin_as(user: int, folder: Path, count: int, size: int) -> list[int]:
     """Begin so many lines of that many bytes, as a user; stay root afterwards."""
-    with opened(folder, os.O_PATH) as below:  # the way there is not for everybody
+    with opened(folder, os.O_PATH) as below:  # only some users may enter the folders above it
         os.seteuid(user)
         try:
             handles = [os.open("append", APPENDING, dir_fd=below) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Promises 5.*: what is refused, and with which errno (docs/semantics.md)."""
+"""Promises 5.*: refused calls and their errnos (docs/semantics.md)."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ UNWRITABLE = [
         b'"properties": {"DELAY": "' + b"1" * 5_000 + b'"}',
     )
 ]
-"""Messages that no record can hold, or that ask for what there is not."""
+"""Messages that no record can hold, or that ask for unsupported features."""
 
 
 def record_behind(body_start: int, padding: int) -> bytes:
@@ -389,7 +389,7 @@ def test_beginnings_of_messages_are_refused_when_there_is_no_memory(tmp_path: Pa
 
 
 def private_bytes(pid: int) -> int:
-    """What a process allocated."""
+    """Memory that a process has allocated."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 

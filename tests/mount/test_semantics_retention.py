@@ -108,7 +108,7 @@ def test_streams_begin_anew(cleaned: Mounted) -> None:
     until("so does the topic's", topics_is_the_same)
     for descriptor in (before, merged_before):
         size = os.fstat(descriptor).st_size
-        assert os.pread(descriptor, 5, size - 5) == b"xxxx\n"  # and what was read before is no longer at hand
+        assert os.pread(descriptor, 5, size - 5) == b"xxxx\n"  # and the bytes read before are gone
         assert refused_with(os.pread, descriptor, 10, 0) == errno.EIO
         os.close(descriptor)
 

@@ -19,7 +19,7 @@ MESSAGES = 4
 
 
 def make_store(path: Path, letter: str) -> Path:
-    """A store whose messages have the same places and sizes whatever `letter` they are made of."""
+    """A store whose messages have the same physical offsets and sizes for each `letter` in their bodies."""
     with MessageStore.open(path, StoreConfig(sizes=FileSizes(**SMALL_SIZES)), create=True) as store:
         for number in range(MESSAGES):
             body = (letter * (LARGE_BYTES if number == 1 else 4)).encode()
@@ -82,7 +82,7 @@ def shown(mount: Mounted) -> list[bytes]:
 
 
 def letters(mount: Mounted) -> set[int] | None:
-    """What the bodies are made of; None while something is not there."""
+    """The letter of the bodies; None while a file is missing."""
     try:
         return set(b"".join(shown(mount)))
     except OSError:

@@ -1,4 +1,4 @@
-"""The request loop over a scripted channel: what is answered, and what slow work leads to. No kernel."""
+"""The request loop over a scripted channel: its answers, and the effects of slow work. No kernel."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_handlers_know_whose_request_they_answer_also_after_slow_work() -> None:
 def test_what_a_thread_works_on_is_noted_and_what_it_waits_for_is_not(
     kinds: list[WorkKind], noted: list[tuple[int, ...]]
 ) -> None:
-    """By the loop's thread first, then those of slow work. What publishes little waits, too: for the log's lock."""
+    """By the loop's thread first, then by those for slow work. Short publications wait for the log's lock, too."""
     channel = ScriptedChannel([(KNOWN, 7)], 1)
     seen: set[tuple[int, ...]] = set()
 
@@ -263,7 +263,8 @@ def test_what_another_server_left_unanswered_takes_turns_too() -> None:
 def test_the_answers_to_a_crowd_leave_processors_to_the_other_users(
     monkeypatch: pytest.MonkeyPatch, user: int, opcode: int, pauses: bool
 ) -> None:
-    """With pauses while another user asks, too; RELEASE is sent in the name of root, who does not ask."""
+    """With pauses while another user asks, too; RELEASE is sent in the name of root, which does not count as another
+    user."""
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     count = 3 * CROWD
@@ -363,7 +364,7 @@ def test_a_request_that_fails_behind_its_slow_work_is_answered_and_the_next_one_
         channel.send(done(unique))
 
     assert serve(channel, handle) == [struct.pack("=IiQ", 16, -errno.ESTALE, 7), done(8)]
-    assert LINGER_MS not in channel.waits_ms  # while the work was under way, nobody waited in place
+    assert LINGER_MS not in channel.waits_ms  # while the work was under way, the loop did not wait in place
 
 
 def test_slow_work_is_hurried_when_no_more_requests_are_taken() -> None:

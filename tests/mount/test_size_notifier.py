@@ -1,4 +1,4 @@
-"""The steps in which the kernel is notified of a size: their order, what lies between them, how they end. No kernel."""
+"""The steps of a notification of a size to the kernel: their order, the pauses between them, their end. No kernel."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def tell(
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
-    """In a time that passes only when everybody waits for it."""
+    """In a time that passes only when all threads wait for it."""
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 

@@ -75,7 +75,7 @@ def require_keys(mount: Mounted, given: Golden55) -> None:
 
 
 def require_told(mount: Mounted, name: str, mode: str) -> None:
-    """Status, metrics, log and the command say what is derived and what is not shown."""
+    """Status, metrics, log and the command name derived queues and data that is not shown."""
     stats, reason = mount.status()["stats"], DERIVED.get(name)
     assert stats["queues_derived"] == reason
     metrics = (mount.root / "@store" / "metrics").read_text()

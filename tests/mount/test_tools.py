@@ -108,7 +108,7 @@ COPYING = [
     "cat {file} >> {append}",
     "tee {append} < {file} > /dev/null",
 ]
-"""What puts a copy of a file into another one."""
+"""Programs that copy one file into another."""
 
 
 @pytest.mark.parametrize("command", COPYING)
@@ -130,7 +130,7 @@ MAKING = [
     ' w.writeframes(b"ab" * 100); w.writeframes(b"cd" * 9); w.close()\'',
     '{python} -c \'import zipfile; z = zipfile.ZipFile("{out}", "w"); z.write("dense"); z.write("middle"); z.close()\'',
 ]
-"""What writes a file as it needs it: headers last, in pieces, with gaps."""
+"""Programs that write a file in any order: headers last, in pieces, with gaps."""
 
 
 @pytest.mark.parametrize("command", MAKING)
@@ -160,7 +160,7 @@ REFUSED = [
     "cp middle {json}",
     "dd if=zeros of={writes} bs=4k conv=sparse",
 ]
-"""What can't publish what it means to."""
+"""Programs that can't publish their output."""
 
 
 @pytest.mark.parametrize("command", REFUSED)

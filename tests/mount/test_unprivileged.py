@@ -32,11 +32,11 @@ for part in $CLOSED; do mount --rbind "$at/ours$part" "$part"; done
 cd "$REPOSITORY"
 exec setpriv --reuid NOBODY --regid NOBODY --clear-groups --inh-caps=-all env HOME="$at" TMPDIR="$at" "$@"
 """.replace("NOBODY", NOBODY)
-"""In a mount namespace of its own: there /dev/fuse, this interpreter and this project are for everybody to use."""
+"""In a mount namespace of its own: there all users may use /dev/fuse, this interpreter and this project."""
 
 
 def closed(paths: set[Path]) -> set[Path]:
-    """The outermost folders on the way to `paths` that not everybody may enter."""
+    """The outermost folders on the way to `paths` that some users may not enter."""
     ways = [[*reversed(path.parents), path] for path in paths]
     shut = (next((one for one in way if not one.stat().st_mode & 0o001), None) for way in ways)
     return {one for one in shut if one is not None}

@@ -1,4 +1,4 @@
-"""What users of one mount can do to each other, and what they can't."""
+"""Effects of one mount's users on each other, and their limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALICE, BOB = 64_101, 64_102
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
-    """A mount to which everybody may publish, with a topic `orders`."""
+    """A mount to which all users may publish, with a topic `orders`."""
     options = {"allow_other": True, "append_mode": 0o622}
     with mounted(tmp_path_factory.mktemp("users"), options=options) as mount:
         mount.topic("orders")
