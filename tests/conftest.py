@@ -22,5 +22,5 @@ for number in (signal.SIGINT, signal.SIGQUIT):
 
 
 def pytest_collection_finish() -> None:
-    """What was loaded and collected stays: no collection of garbage, of which tests ask for many, goes through it."""
+    """Loaded and collected objects stay: the tests' many garbage collections need not visit them."""
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Stores that Apache RocketMQ wrote, unpacked for a test, with what RocketMQ itself answered about them."""
+"""Stores that Apache RocketMQ wrote, unpacked for a test, with RocketMQ's own answers about them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = ("basic", "rolled", "crash", "txn", "retention", "ipv6", "batch", "delay
 
 @dataclass(frozen=True)
 class Golden:
-    """One unpacked archive: `path` is the store (a copy to spoil), the rest is what RocketMQ knew about it."""
+    """One unpacked archive: `path` is the store (a copy to change), the rest is RocketMQ's data about it."""
 
     name: str
     folder: Path

@@ -1,4 +1,4 @@
-"""Stores that a RocketMQ 5.5 broker wrote, with what its client pulled from them (tests/data/golden55/README.md)."""
+"""Stores that a RocketMQ 5.5 broker wrote, with the messages that its client pulled (tests/data/golden55/README.md)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Golden55:
 
     @cached_property
     def lines(self) -> list[dict[str, Any]]:
-        """Every line of what the client said."""
+        """Every line of the client's output."""
         return json_lines(ARCHIVES / f"{self.name}.jsonl")
 
     @property
@@ -75,7 +75,7 @@ def require_same(store: MessageStore, given: Golden55) -> None:
 
 
 def expected(line: dict[str, Any]) -> dict[str, Any]:
-    """What the client said of a message."""
+    """The client's values for a message."""
     named = {"topic", "mq", "mqo", "po", "size", "crc", "sf", "flag", "born", "store", "rc", "pto", "len", "sha", "id"}
     hosts = {name: line[name] for name in ("bh", "sh")}
     properties = {name: value for name, value in line["props"].items() if name not in CLIENTS_OWN}

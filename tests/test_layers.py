@@ -183,7 +183,7 @@ AT_RUN_TIME = {name: imported(path, for_types=False) - {name} for name, path in 
 WITH_TYPES = {name: imported(path, for_types=True) - {name} for name, path in MODULES.items()}
 
 LONGEST_AT_RUN_TIME, LONGEST_WITH_TYPES = 10, 14
-"""Modules of engine, each imported by the one before: who reads the first may have to read them all. They only fall."""
+"""Modules of engine, each imported by the one before: a reader of the first may have to read all. Lengths only fall."""
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:

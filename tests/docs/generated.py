@@ -50,7 +50,7 @@ def signature(name: str, thing: Any) -> str:
 
 
 def members(kind: type) -> Iterator[tuple[str, str]]:
-    """What a class has that is public and its own, with what it says of itself."""
+    """Public members that a class defines itself, with their docstrings."""
     for name in dir(kind) if not hasattr(kind, "__dict__") else list(kind.__dict__):
         thing = inspect.getattr_static(kind, name)
         if name.startswith("_") or not (thing.__doc__ or ""):

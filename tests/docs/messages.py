@@ -1,9 +1,4 @@
-"""Every message that a person may read, in one list: what errors say, the log's lines, the command's words.
-
-    python -m tests.docs.messages
-
-Read it from top to bottom when messages change: are they in the same words, and does each say what to do?
-"""
+"""Every message that a person may read, in one list: texts of errors, the log's lines, the command's messages."""
 
 from __future__ import annotations
 
@@ -30,7 +25,7 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def text_of(node: ast.expr) -> str:
-    """What an expression says, empty where it is no text."""
+    """The text of an expression; empty if it is no text."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
     if isinstance(node, ast.JoinedStr):

@@ -1,4 +1,4 @@
-"""What the documents name is there: files, sections, verbs, options."""
+"""Files, sections, verbs and options that the documents name exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of encoded batches share."""
+"""Helpers for tests of encoded batches."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def key_hashes(batch: EncodedBatch) -> list[tuple[int, int]]:
 
 
 def check_facts(batch: EncodedBatch, messages: list[Message]) -> None:
-    """What dispatch wants to know of a batch."""
+    """The fields of a batch that dispatch uses."""
     assert len(batch) == len(messages)
     assert starts(batch) == [sum(batch.sizes()[:row]) for row in range(len(batch))]
     assert tags_codes(batch) == [tags_hash(message.tags) for message in messages]

@@ -1,4 +1,4 @@
-"""What several tests of the engine want from the disk."""
+"""Disks for tests of the engine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from engine.files.disk import Disk
 
 @pytest.fixture
 def hasty_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a disk, `check` and `repair` neither: no power is cut here."""
+    """A disk without waits, for `check` and `repair`, too: no power is cut here."""
     monkeypatch.setattr(Disk, "sync", lambda *_: None)
     monkeypatch.setattr(Disk, "sync_directory", lambda *_: None)

@@ -1,4 +1,4 @@
-"""Disks that refuse: for tests of what happens then."""
+"""Disks that refuse, for tests of the consequences."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class FullDisk(Disk):
 
 
 class NotingDisk(Disk):
-    """Notes what a file says each time that its name is brought to disk, if its bytes were before."""
+    """Notes a file's content each time its name is synced, if its bytes were synced before."""
 
     def __init__(self, path: Path) -> None:
         self.durable: list[bytes] = []
-        """What a power cut leaves of the file: the last one."""
+        """The content of the file after a power cut: the last one noted."""
         self._path = path
         self._synced: set[tuple[int, int]] = set()
 

@@ -47,7 +47,7 @@ class Ledger:
         self._write_entry(NOOP, b"")
 
     def dispatch(self) -> None:
-        """Give what was appended its entries in consume queues."""
+        """Add the consume queue entries of the appended messages."""
         for message, queue_id, queue_offset, place, size in self._undispatched:
             position = queue_offset * QUEUE_ENTRY.size
             start = position - position % self._queue_bytes

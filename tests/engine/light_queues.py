@@ -1,4 +1,4 @@
-"""What a broker that multi-dispatches writes: one message in several queues. No put of ours does that."""
+"""Messages that a multi-dispatching broker writes: one message in several queues. Our puts never do that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log in memory with what is derived from it, for tests of the derived parts."""
+"""A log in memory with its derived data, for tests of the derived parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def write_dispatcher(index: Index) -> WriteDispatcher:
-    """One that notifies nobody."""
+    """A listener's source without listeners."""
     return WriteDispatcher(index, None, lambda *_: None, lambda _: None)
 
 

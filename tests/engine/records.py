@@ -1,4 +1,4 @@
-"""What the codec's tests share: messages of every kind, and stretches of log to read them from."""
+"""Helpers for tests of the codec: messages of every kind, and parts of a log to read them from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What store tests share: small file sizes, a store that is checked when it is closed, and a crash."""
+"""Helpers for tests of stores: small file sizes, a store that is checked when it is closed, and a crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUIET = FlushPolicy(
     consume_queue_interval_ms=3_600_000,
     consume_queue_thorough_interval_ms=3_600_000,
 )
-"""Nothing is flushed unless somebody asks."""
+"""Nothing is flushed before a test asks for it."""
 
 
 class HastyDisk(Disk):
@@ -42,7 +42,7 @@ class HastyDisk(Disk):
 
 @contextmanager
 def letting_forgeries_in() -> Iterator[None]:
-    """Store what we refuse and a broker takes: bodies that hold records for the very place where they stand."""
+    """Store bodies that we refuse and a broker accepts: they contain records made for their own physical offsets."""
     with patch("engine.log.commit_log.refuse_forged"):
         yield
 
@@ -62,7 +62,7 @@ def opened(path: Path, config: StoreConfig = SMALL, **changes: Any) -> Iterator[
 
 @contextmanager
 def killed(path: Path, target: Path, config: StoreConfig = SMALL) -> Iterator[MessageStore]:
-    """A store whose process dies at the end of the block: what it left is copied to `target`."""
+    """A store whose process dies at the end of the block: its files are copied to `target`."""
     with MessageStore.open(path, config, create=True) as store:
         yield store
         shutil.copytree(path, target)

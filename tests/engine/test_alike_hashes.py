@@ -1,4 +1,4 @@
-"""Keys that differ and hash alike: anybody can make thousands of them, and a look-up must not pay for each."""
+"""Different keys with equal hashes: a publisher can make thousands of them, and a look-up must not pay for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another writer that comes and goes while a store is being opened: what it left is seen, or the opening is refused."""
+"""Another writer comes and goes while a store is being opened: its messages are seen, or the opening is refused."""
 
 from __future__ import annotations
 

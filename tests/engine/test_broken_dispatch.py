@@ -122,7 +122,7 @@ def test_dispatch_that_was_held_back_until_the_commit_may_fail_too(
     require_all(path, SMALL)
 
 
-# what is not expected in a thread
+# unexpected errors in a thread
 
 
 class Broken(Exception):

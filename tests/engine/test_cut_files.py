@@ -1,4 +1,4 @@
-"""Files that are shorter or longer than they were, gone or another's: each costs what it held, and nothing else."""
+"""Files that are cut, extended, missing or another store's: each costs only its own content."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def body_of(number: int) -> bytes:
 
 
 class Fixture:
-    """A store with `count` messages in one queue, and what is known of them."""
+    """A store with `count` messages in one queue, and their physical offsets."""
 
     def __init__(self, path: Path, end: str, marks: str, count: int) -> None:
         live, clock = path.with_name("live"), count_from(1_700_000_000_000)
@@ -80,7 +80,7 @@ class Fixture:
         }
 
     def require_costs(self, lost: set[int]) -> None:
-        """Check tells of it; whoever reads changes nothing; writing goes on."""
+        """Check reports it; readers change nothing; writing goes on."""
         before = contents(self.path)
         assert any(problem.path.startswith("commitlog") for problem in check_store(self.path))
         self.require(OpenMode.READ_ONLY, lost)
@@ -148,7 +148,7 @@ COUNT = 100
 
 
 def lengthen(store: Fixture, file: Path) -> set[int]:
-    """More bytes than a file has; nobody looks at them."""
+    """More bytes than a file should have; they are ignored."""
     with file.open("ab") as longer:
         longer.write(b"\xff" * 100)
     return set()

@@ -17,7 +17,7 @@ from tests.engine.storetools import SMALL, killed
 COUNT = 6
 FOLLOW = replace(SMALL, mode=OpenMode.FOLLOW)
 ELSEWHERE = {"far behind the log": (2, 0x10), "nowhere": (0, 0x80), "just behind the log": (6, 0x40)}
-"""A byte of an entry's physical offset, and what it is changed by."""
+"""A byte of an entry's physical offset, and the value to change it by."""
 
 
 def fill(path: Path) -> None:

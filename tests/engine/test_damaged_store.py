@@ -1,4 +1,4 @@
-"""Two things damaged at once, or one where nobody looks first: it costs the messages that it hit, and no others."""
+"""Two damages together, or one in a rarely read part: it costs only the messages that it hit."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ WORDS: dict[str, tuple[int, bytes]] = {
     "topic, another one": (TOPIC_POSITION + 1, b"\3"),
     "topic, none": (TOPIC_POSITION, b"\1"),
 }
-"""Position and what it is changed by."""
+"""Position of a field, and the value to change it by."""
 
 
 def body_of(number: int) -> bytes:

@@ -16,14 +16,14 @@ OLDEST = f"{0:020d}"
 
 
 class Watcher(StoreListener):
-    """Notes what of the store is there when a queue has lost its first messages."""
+    """Notes the remaining parts of the store when a queue has lost its first messages."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
         self.heard: list[Expired] = []
 
     def expired(self, expired: Expired) -> None:
-        """Nothing leads to what went: no queue, no physical offset, no file."""
+        """Nothing leads to expired messages: no queue, no physical offset, no file."""
         self.heard.append(expired)
         assert self._store.bounds("t", 0).min_offset == expired.new_min
         assert not (self._store.path / "commitlog" / OLDEST).exists()
@@ -58,7 +58,7 @@ def test_queues_move_on_before_the_file_goes_and_listeners_hear_of_it_after(
 
 @pytest.mark.parametrize("later", [1_100, 60], ids=["some keys are left", "all are gone"])
 def test_a_power_cut_after_files_of_the_log_went_leaves_no_torn_keys(tmp_path: Path, later: int) -> None:
-    """Keys of what went are in index files that were to go next: of these any page may be missing."""
+    """Keys of expired messages are in index files that would be deleted next: any page of these may be missing."""
     left = tmp_path / "left"
     with killed(tmp_path / "store", left) as store:
         for number in range(100):

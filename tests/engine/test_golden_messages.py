@@ -145,7 +145,7 @@ def test_queries_find_what_rocketmq_finds_less_the_hits_without_the_key(opened: 
         topic, key = query["topic"], query["key"]
         hits = [store.at(offset) for offset in sorted(set(query["offsets"]), reverse=True)]
         expected = [hit.physical_offset for hit in hits if hit.topic == topic and carries_key(hit, key)]
-        # RocketMQ's index tells times to the second, so it also returns what was stored just outside of the query's.
+        # RocketMQ's index stores seconds, so it also returns messages stored just outside of the query's times.
         found = [one.physical_offset for one in store.query(topic, key, 10_000)]
         assert [offset for offset in found if offset in expected] == expected
 

@@ -48,7 +48,7 @@ def message_of(op: Mapping[str, Any], part: Mapping[str, Any]) -> Message:
 
 
 def replay(given: Golden, path: Path, clock: TurnedClock) -> None:
-    """Do all puts of `given` on an empty store; each must say what RocketMQ said."""
+    """Do all puts of `given` on an empty store; each must have RocketMQ's result."""
     config = StoreConfig(sizes=given.sizes, clock=clock, flush=FlushPolicy(consume_queue_interval_ms=60_000))
     with MessageStore.open(path, config, create=True) as store:
         for op in given.ops:

@@ -1,4 +1,4 @@
-"""Searching where messages are stored: `MessageStore.holding` finds what reading finds, and nothing beside it."""
+"""Searching messages: `MessageStore.holding` finds the same messages as reading, and no others."""
 
 from __future__ import annotations
 

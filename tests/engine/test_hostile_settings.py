@@ -1,4 +1,4 @@
-"""Settings and marks of a store from elsewhere: whatever they hold, it opens or is refused by name, and at once."""
+"""Settings and marks of a foreign store: with any content, it opens or is refused by name, and quickly."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ FILES = {
     "fsstore/coverage.json": None,
     "fsstore/deleted.json": {"topics": {"gone": 100}},
 }
-"""Files that are read, and what they hold; None: as the store wrote it."""
+"""Files that an opening reads, and contents for them; None: as the store wrote it."""
 
 TEXTS: dict[str, bytes] = {
     "empty": b"",

@@ -172,7 +172,7 @@ def test_what_was_held_is_free_after_the_close(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "store")
 
 
-# who comes next
+# the next user of the folder
 
 
 @pytest.mark.parametrize("mode", list(OpenMode))

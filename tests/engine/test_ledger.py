@@ -67,7 +67,7 @@ def reading(path: Path, mode: OpenMode) -> MessageStore:
 
 
 def assert_as_pulled(store: MessageStore, golden: Golden55) -> None:
-    """Every message is what the client pulled, by queue, place, key and time; nothing else is there."""
+    """Every message is as the client pulled it, by queue, offset, key and time; there are no others."""
     require_same(store, golden)
     for line in golden.messages:
         assert store.at(line["po"]).msg_id == line["id"]

@@ -1,4 +1,4 @@
-"""What a power cut leaves of work that was half done: names without bytes, topics deleted in part."""
+"""Remains of interrupted work after a power cut: names without bytes, partly deleted topics."""
 
 from __future__ import annotations
 

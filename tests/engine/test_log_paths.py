@@ -77,7 +77,7 @@ def multi(tmp_path: Path) -> Golden55:
 
 
 def paths_of(given: Golden55, config: StoreConfig | None = None) -> StoreConfig:
-    """What the broker had in its broker.conf, absolute."""
+    """The paths of the broker's broker.conf, absolute."""
     paths = f"{given.folder}/multi/commitlog,{given.folder}/multi2/commitlog"
     return with_options(config or StoreConfig(), {"storePathCommitLog": paths})
 

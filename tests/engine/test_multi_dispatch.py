@@ -143,7 +143,7 @@ def test_what_another_store_said_of_a_message_is_left_out(tmp_path: Path, config
         assert not said.keys() & store.get("SCHEDULE_TOPIC_XXXX", 0, 0).properties.keys()
 
 
-# what publishers wrote themselves into the log of a broker that does not multi-dispatch
+# records that publishers wrote into the log of a broker that does not multi-dispatch
 
 
 def forged(path: Path, places: Sequence[tuple[str, str]], messages: int = 40) -> None:

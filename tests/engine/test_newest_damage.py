@@ -1,4 +1,4 @@
-"""Damage of the newest messages: what a mark covers, or queues lead to in a store that was closed, is no torn tail."""
+"""Damage of the newest messages: records covered by a mark, or by the queues of a closed store, are no torn tail."""
 
 from __future__ import annotations
 
@@ -127,14 +127,14 @@ def test_recovery_tells_of_the_newest_damage(tmp_path: Path, keep_time: bool) ->
         assert store.recovery.cut_bytes == 0
 
 
-# what is cut is kept
+# the tail that is cut is kept
 
 
 class FullDisk(Disk):
     """No room for copies."""
 
     def sync(self, descriptor: int, path: Path) -> None:
-        """Refused for what is kept."""
+        """Refused because of the kept tail."""
         if "damaged" in str(path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 

@@ -1,4 +1,4 @@
-"""A folder where the store needs a file, or a file where it needs a folder: who opens or publishes is told which."""
+"""A folder in place of a file of the store, or a file in place of a folder: opening and publishing name it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def put(store: MessageStore, texts: list[bytes]) -> None:
 
 
 def publish_on(store: MessageStore, stored: list[bytes]) -> None:
-    """Publish until it is refused, adding to `stored` what was not."""
+    """Publish until a message is refused, adding the others to `stored`."""
     for number in range(1000):
         put(store, [b"more-%d" % number])
         stored.append(b"more-%d" % number)
@@ -64,7 +64,7 @@ def make_folder(path: Path) -> Path:
 
 
 def take_away(folder: Path) -> None:
-    """What a person does about it."""
+    """The remedy for a person."""
     (folder / "something").unlink()
     folder.rmdir()
     if folder.with_name("kept").exists():

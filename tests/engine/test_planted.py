@@ -1,4 +1,4 @@
-"""Bodies that hold whole records, and zeros in texts: what publishers choose decides nothing about their neighbours."""
+"""Bodies with whole records, and zeros in texts: a publisher's choice of bytes decides nothing about its neighbours."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ TIMES = {"long ago": 0, "past": 1_700_000_000_000, "future": FAR_FUTURE_MS}
 
 @pytest.fixture
 def left(tmp_path: Path, request: pytest.FixtureRequest) -> tuple[Path, int, int]:
-    """What a killed process left of honest messages around one with planted records; its place and size."""
+    """The store of a killed process: honest messages around one with planted records; its physical offset and size."""
     seconds = count(1_700_000_100)
     with killed(tmp_path / "store", tmp_path / "left", replace(BIG, clock=lambda: next(seconds) * 1000)) as store:
         for body in FIRST:
@@ -164,7 +164,7 @@ def test_nothing_planted_is_found_where_no_queue_is_left(left: tuple[Path, int, 
 def test_zeros_in_the_texts_of_others_harm_nobody(
     tmp_path: Path, zeros: int, marks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Brokers keep what their clients send; we refuse to write it."""
+    """Brokers keep any bytes of their clients; we refuse to write these."""
     encode = RecordEncoder.encode
 
     def encode_zeros(self: RecordEncoder, message: Message, queue_id: int, now_ms: int) -> object:
@@ -283,7 +283,7 @@ def test_a_clock_that_was_ahead_makes_nothing_behind_it_stale(
         assert sorted(body for body in found if body != b"%d" % number) == sorted(expected)
 
 
-# what the queues tell of records that are not whole
+# what queues show of records that are not whole
 
 
 @pytest.mark.parametrize("way", ["open", "repair"])

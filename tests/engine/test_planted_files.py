@@ -1,4 +1,4 @@
-"""A store that another user may write: what is planted there leads nobody to another file, and hangs nobody."""
+"""A store that another user may write: planted files lead no reader to another file, and make none hang."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    """What a link would lead to."""
+    """The target of a link."""
     planted = tmp_path / "elsewhere"
     planted.write_bytes(SECRET)
     return planted
 
 
 def plant_link(link: Path, target: Path, owner: int = STRANGER) -> Path:
-    """A symbolic link of another user in place of what is there."""
+    """A symbolic link of another user in place of the file."""
     if link.is_dir():
         shutil.rmtree(link)
     else:
@@ -218,7 +218,7 @@ def test_what_is_no_file_is_refused_or_left_alone_at_once(
         shutil.copytree(path, tmp_path / str(number))
         (tmp_path / str(number) / name).unlink(missing_ok=True)
         make(tmp_path / str(number) / name)
-    # who waits for such a file waits for ever: a process of its own can be ended
+    # a reader of such a file waits for ever: a process of its own can be ended
     program = f"""
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Queue: what `MessageStore.queue` gives says and does what the store's calls do, whatever becomes of the queue."""
+"""Queue: the object that `MessageStore.queue` returns acts as the store's calls, also after the queue's deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What no record can hold, or no reader would take, is refused by every way in, and nothing of its batch is stored."""
+"""A message that no record can hold, or no reader would accept, is refused in each way of publishing, with its
+batch."""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ BAD = {
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MessageStore]:
-    """One store for all: what is refused changes nothing, so no case disturbs another."""
+    """One store for all cases: refused messages change nothing, so no case disturbs another."""
     with opened(tmp_path_factory.mktemp("refused") / "store") as store:
         store.create_topic("T", 1)
         yield store

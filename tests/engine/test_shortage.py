@@ -1,4 +1,4 @@
-"""A process that lacks memory, descriptors or threads for a moment: what failed then works later, and nothing leaks."""
+"""A process that lacks memory, descriptors or threads for a moment: the failed call works later, and nothing leaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A broker's queue files are long and hold little: a crashed store opens by what can hold entries, not by length."""
+"""A broker's queue files are long and sparse: a crashed store opens by the parts that can hold entries, not by
+length."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def crashed_broker_store(path: Path, config: StoreConfig = SMALL, topics: int = 
 
 
 def make_sparse(file: Path, size: int) -> None:
-    """Have a file of `size` bytes in its place: what it holds, and then space that was never written."""
+    """Replace a file by one of `size` bytes: its content, and then space that was never written."""
     written = file.read_bytes().rstrip(b"\0")
     with file.open("wb") as made_anew:
         made_anew.write(written + bytes(-len(written) % 20))

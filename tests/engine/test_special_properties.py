@@ -71,7 +71,7 @@ COUNT = len(VALUES) + 2
 
 
 class Unchecked(RecordEncoder):
-    """Writes what a store without our checks writes."""
+    """A writer without our checks."""
 
     def encode(self, message: Message, queue_id: int, now_ms: int) -> EncodedBatch:
         text = "\x02".join(f"{name}\x01{text}" for name, text in message.properties.items())

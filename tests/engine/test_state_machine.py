@@ -34,7 +34,7 @@ Stored = tuple[bytes, tuple[str, ...]]
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """`model` is what every queue holds; `order` the keyed messages in the order of the log."""
+    """`model` has the messages of every queue; `order` the keyed messages in the order of the log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(bare=st.booleans())
     def die(self, bare: bool) -> None:
-        """The process dies: what it left behind is opened. `bare`: without the marks that make that quick."""
+        """The process dies: its files are opened. `bare`: without the marks that make the opening quick."""
         left = self.path
         self.generation += 1
         shutil.copytree(left, self.path)
@@ -132,7 +132,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.order)
     @rule(mode=st.sampled_from([OpenMode.READ_ONLY, OpenMode.FOLLOW]))
     def look_from_outside(self, mode: OpenMode) -> None:
-        """A follower beside the writer, or a reader of what a dead one left, sees the same."""
+        """A follower beside the writer, or a reader of a dead writer's store, sees the same."""
         place = self.path
         if mode is OpenMode.READ_ONLY:
             place = self.folder / "look"

@@ -24,7 +24,7 @@ from tests.engine.storetools import SMALL, SMALL_SIZES, bodies, contents, killed
 
 
 class RefusingDisk(Disk):
-    """Refuses with this errno whatever is named in `calls`, once it was told to."""
+    """Refuses the calls named in `calls` with this errno, once it is switched on."""
 
     def __init__(self, number: int, *calls: str) -> None:
         self.number = number
@@ -61,7 +61,7 @@ REFUSALS: dict[str, Callable[[], RefusingDisk]] = {
 
 @pytest.fixture
 def left(tmp_path: Path) -> Path:
-    """What a process that died left: 150 messages, the first 100 of them flushed."""
+    """The store of a process that died: 150 messages, the first 100 of them flushed."""
     with killed(tmp_path / "store", tmp_path / "left") as store:
         for number in range(150):
             store.put(Message("orders", b"body-%d" % number * 20, [f"K{number}"]), number % 2)

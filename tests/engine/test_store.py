@@ -138,7 +138,7 @@ UNWRITTEN: dict[str, Callable[[Path], object]] = {
         json.dumps({"topicConfigTable": {"T": {"topicName": "T", "attributes": {"cleanup.policy": "COMPACTION"}}}})
     ),
 }
-"""What can be read from the log, but not kept up by a writer."""
+"""Settings of the log that readers understand, but a writer can't maintain."""
 
 
 def touch(path: Path) -> None:

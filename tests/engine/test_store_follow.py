@@ -1,4 +1,4 @@
-"""Following: a reader beside a writer sees what is whole, soon, and changes nothing."""
+"""Following: a reader beside a writer sees whole messages soon, and changes nothing."""
 
 from __future__ import annotations
 
@@ -597,7 +597,7 @@ def test_a_follower_says_that_there_is_no_index_until_there_is_one(tmp_path: Pat
 def test_keys_are_found_that_lie_before_the_index_files_or_between_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: slice
 ) -> None:
-    """What a broker deleted of its index when it was killed, and did not read again."""
+    """Index files that a broker deleted when it was killed, and did not read again."""
     monkeypatch.setattr("engine.open.follower.BEHIND_SECONDS", 0.0)
     path = tmp_path / "store"
     with MessageStore.open(path, SMALL, create=True) as writer:

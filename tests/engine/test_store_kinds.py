@@ -58,7 +58,7 @@ def looked_at(path: Path, way: str, cache: Path) -> Iterator[MessageStore]:
 
 
 def state(path: Path) -> dict[str, tuple[int, int, int]]:
-    """What tells that a file below `path` was changed: some are sparse, of hundreds of megabytes."""
+    """A fingerprint of a file below `path`: some are sparse, of hundreds of megabytes."""
     found = {str(file.relative_to(path)): file.lstat() for file in path.rglob("*")}
     return {name: (one.st_ino, one.st_size, one.st_mtime_ns) for name, one in found.items()}
 

@@ -1,4 +1,4 @@
-"""What goes on in a store while topics are deleted, and files of ours go missing."""
+"""A store while topics are deleted, and files of ours go missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class WhileDeleting(StoreListener):
 
 
 def publish_after_flush(store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody publishes between delete_topic's flush and its deletion."""
+    """Another thread publishes between delete_topic's flush and its deletion."""
     flush = store.flush
 
     def flush_then_publish() -> None:

@@ -1,4 +1,4 @@
-"""MessageStore: publishing, and what reaches the disk."""
+"""MessageStore: publishing, and its data on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics whose names mean something to somebody else: a store with them opens, and they are topics like any other."""
+"""Topics with names that other programs give a meaning: a store with them opens, and they are topics like any other."""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ Run = subprocess.CompletedProcess[str]
 
 
 def mountctl(*arguments: str | Path, stdin: str = "", cwd: Path | None = None) -> Run:
-    """Type a command line. What forks, or reads its input, gets a process of its own; the rest is quicker without."""
+    """Type a command line. Verbs that fork, or read their input, get a process of their own; the rest is quicker
+    without."""
     words = [str(argument) for argument in arguments]
     if words[0] != "mount" and not stdin and cwd is None:
         return _type_here(words)
@@ -41,7 +42,7 @@ def _type_here(words: list[str]) -> Run:
 
 
 def succeed(*arguments: str | Path, stdin: str = "", cwd: Path | None = None) -> str:
-    """As `mountctl`, and it has to work; returns what it printed."""
+    """As `mountctl`, which has to succeed; returns its output."""
     done = mountctl(*arguments, stdin=stdin, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -64,7 +65,7 @@ class Site:
     log: Path
 
     def mount(self, *options: str) -> Run:
-        """Mount, whatever comes of it."""
+        """Mount, and unmount at the end in any case."""
         return mountctl("mount", "--log-file", self.log, *options, self.store, self.mountpoint)
 
     def mounted(self, *options: str) -> Site:
@@ -78,7 +79,7 @@ class Site:
 
 
 def clear(mountpoints: Sequence[Path]) -> None:
-    """Unmount what is there, whatever state it is in."""
+    """Unmount all mounts, in any state."""
     for mountpoint in mountpoints:
         for _ in range(3):
             if not is_mounted(mountpoint):
@@ -96,7 +97,7 @@ def is_mounted(mountpoint: Path) -> bool:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    """A place to mount; what a test leaves there has to pass `check`."""
+    """A place to mount; the store that a test leaves there has to pass `check`."""
     yield from site_in(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""What a shell is told at the Tab key."""
+"""Completion in a shell at the Tab key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def place(request: pytest.FixtureRequest, site: Site) -> Path:
 
 
 def proposed(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> list[str]:
-    """What is proposed for the last word, which is begun."""
+    """The proposals for the unfinished last word."""
     monkeypatch.setenv("_MOUNTCTL_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", " ".join(map(str, ("mountctl", *words))))
     monkeypatch.setenv("COMP_CWORD", str(len(words)))

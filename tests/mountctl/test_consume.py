@@ -1,4 +1,4 @@
-"""mountctl consume: each message once where all goes well, and again where it does not, whoever consumes."""
+"""mountctl consume: each message once if all goes well, and again after a failure, by any member of the group."""
 
 from __future__ import annotations
 

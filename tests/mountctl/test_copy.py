@@ -1,4 +1,4 @@
-"""copy: each message once, with what it carries, however often it is started."""
+"""copy: each message once, with all its fields, over any number of runs."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ except CommandError as error:
 
 
 def start(body: str, log: Path) -> tuple[str, str]:
-    """Run a server of that body in a daemon; returns what its starter printed, and the log once the daemon is gone."""
+    """Run a server of that body in a daemon; returns its starter's output, and the log after the daemon's end."""
     command = [sys.executable, "-c", SCRIPT.format(body=body), str(log)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=True)
     return done.stdout, done.stderr
@@ -90,7 +90,7 @@ def test_it_holds_no_terminal_no_folder_and_no_output_of_its_starter(tmp_path: P
 
 
 def test_servers_that_never_answer_end_the_mount_after_the_fifth(tmp_path: Path) -> None:
-    """The first one serves, and ends by an error of its own; the next ones can't read what was asked for."""
+    """The first server serves, and ends by an error of its own; the next ones can't read their request."""
     body = (
         "from fsstore.handover.keeper import KeeperMessage; keeper.keep(os.eventfd(0));"
         " keeper.send(KeeperMessage.SERVING); reporter.tell(Report('ready')); time.sleep(0.1); {}['missing']"

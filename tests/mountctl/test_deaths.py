@@ -1,4 +1,4 @@
-"""What follows the deaths of servers."""
+"""Rules for the deaths of servers."""
 
 from __future__ import annotations
 

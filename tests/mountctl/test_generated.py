@@ -1,4 +1,4 @@
-"""The pages that are made of docstrings and help texts are up to date, and what they show works."""
+"""The pages made of docstrings and help texts are up to date, and their examples work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""grep: what it finds is what cat shows, whatever way it was found."""
+"""grep finds what cat shows, by each of its ways to search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mounts that hang, and mounts that somebody else made: no verb waits for them for ever, or hands them a message."""
+"""Hanging mounts, and other users' mounts: no verb waits for them for ever, or gives them a message."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def begin(*arguments: str | Path) -> subprocess.Popen[str]:
 
 
 def end(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    """What it said; it has to end soon."""
+    """The output of a process, which has to end soon."""
     with process:
         try:
             stdout, stderr = process.communicate(timeout=PATIENCE_SECONDS)

@@ -65,7 +65,7 @@ SHARE_A_MOUNT = {
         "wait",
     ),
 }
-"""Verbs whose examples need no store of their own: what they add disturbs no other."""
+"""Verbs whose examples need no store of their own: their messages disturb no other example."""
 SHARED = [(verb, example) for verb, example in EXAMPLES if verb in SHARE_A_MOUNT and "--verify" not in example]
 
 

@@ -1,4 +1,4 @@
-"""What the program says of how it was installed."""
+"""The program's knowledge of its own installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon's log: a record is a line, whatever names and words are in it."""
+"""The daemon's log: a record is one line, with any names and texts in it."""
 
 from __future__ import annotations
 

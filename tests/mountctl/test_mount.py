@@ -1,4 +1,4 @@
-"""mount and umount for real: readiness, the daemon's own errors, its end, and what it leaves."""
+"""mount and umount for real: readiness, the daemon's own errors, its end, and its remains."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_recovery_is_shown_on_a_terminal_and_the_log_stays_text(site: Site) -> N
 
 
 def read_terminal(terminal: int) -> bytes:
-    """What came; nothing once the last process has closed the other side."""
+    """The received bytes; empty after the last process has closed the other side."""
     try:
         return os.read(terminal, 65536)
     except OSError:

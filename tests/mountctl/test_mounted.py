@@ -38,7 +38,7 @@ READING: tuple[tuple[list[str], str, str], ...] = (
     (["wait", "orders/0/3"], "tail -n 0 -f {}/orders/0.log", ""),
     (["copy", "orders", "{}", "again"], "cat {}/orders.log", "order 9"),
 )
-"""Verbs that read messages, and what they say to a user who may not read the store's files."""
+"""Verbs that read messages, and their remedies for a user who may not read the store's files."""
 
 
 def mount_of(site: Site) -> Mount:

@@ -1,4 +1,4 @@
-"""What a pattern matches, and the text that it says each match holds."""
+"""The matches of a pattern, and the texts that each match contains."""
 
 from __future__ import annotations
 

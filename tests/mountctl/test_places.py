@@ -1,4 +1,4 @@
-"""What a path means: the mount table read right, and either side of a mount leading to the other."""
+"""The meaning of a PLACE: the mount table is parsed correctly, and each side of a mount leads to the other."""
 
 from __future__ import annotations
 

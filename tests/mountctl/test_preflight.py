@@ -1,4 +1,4 @@
-"""What is wrong before anything is started is said in words that tell what to do."""
+"""Errors before a daemon is started, each with a remedy."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def test_the_table_has_words_to_the_left_and_numbers_to_the_right(
 
 @contextmanager
 def load(root: Path) -> Iterator[None]:
-    """Somebody uses the mount, over and over."""
+    """Use the mount repeatedly."""
     over = threading.Event()
 
     def use() -> None:
@@ -83,7 +83,7 @@ def mounted(site: Site) -> Site:
 
 
 def profiled(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: it may take what the mount needs from this one's threads."""
+    """In a process of its own: its threads would compete with the mount's in this one."""
     command = [sys.executable, "-m", "mountctl", "profile", *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 

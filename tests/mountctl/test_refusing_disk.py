@@ -1,4 +1,4 @@
-"""What verbs say of a disk that refuses, by a file system that fails by rule (tests/durability/faultfs.c)."""
+"""Messages of verbs about a disk that refuses, by a file system that fails by rule (tests/durability/faultfs.c)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`mountctl retention`: what would go now, and the way from a full disk to one with room."""
+"""`mountctl retention`: the next deletions, and the way from a full disk to one with room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripts parse in a plain sh, and say what they take. (Their verbs are run by people and CI.)"""
+"""The scripts parse in a plain sh, and print their usage. (People and CI run their commands.)"""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_every_room_is_part_of_run_test() -> None:
 
 
 def locked(name: str) -> dict[str, int]:
-    """What a lock in .ci names, as 'name==version', and how many hashes it has of each."""
+    """The distributions in a lock of .ci, as 'name==version', and the number of hashes of each."""
     entries = (PROJECT / ".ci" / name).read_text().replace("\\\n", " ").splitlines()
     words = [entry.split() for entry in entries if entry and not entry.lstrip().startswith("#")]
     return {first: sum(word.startswith("--hash=sha256:") for word in rest) for first, *rest in words}

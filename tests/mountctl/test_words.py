@@ -1,4 +1,4 @@
-"""What the verbs say and understand: sizes, times, targets, options, errors."""
+"""Texts of the verbs, and the texts they parse: sizes, times, targets, options, errors."""
 
 from __future__ import annotations
 

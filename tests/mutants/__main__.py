@@ -27,7 +27,7 @@ TESTS_FAILED = 1
 
 
 def copy_of_the_checkout(folder: Path) -> None:
-    """Copy what tests need, with what is compiled, and the times of files, by which the compiler knows what is new."""
+    """Copy the files that tests need, compiled ones included, with their times, by which the compiler finds changes."""
     for name in COPIED:
         source = PROJECT / name
         if source.is_dir():
@@ -37,7 +37,7 @@ def copy_of_the_checkout(folder: Path) -> None:
 
 
 def compile_kernel(folder: Path) -> None:
-    """Compile what changed of the kernel. CalledProcessError."""
+    """Compile the changed parts of the kernel. CalledProcessError."""
     subprocess.run([sys.executable, *COMPILE], cwd=folder, env=environment(folder), check=True)
 
 
@@ -47,7 +47,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def outcome_of(folder: Path, suite: tuple[str, ...]) -> str:
-    """What a suite says in that copy: "passed", "failed", "hung", or how it did not run."""
+    """The result of a suite in that copy: "passed", "failed", "hung", or why it did not run."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *suite]
     with tempfile.TemporaryDirectory(prefix="fsstore-mutant-tests-") as base:
         try:
@@ -63,7 +63,7 @@ def outcome_of(folder: Path, suite: tuple[str, ...]) -> str:
 
 
 def planted(folder: Path, mutant: Mutant) -> str:
-    """What its suite says with a mutant in the copy; the copy is as before afterwards."""
+    """The result of its suite with a mutant in the copy, which is restored afterwards."""
     path = folder / mutant.path
     before = path.read_text()
     is_kernel = path.suffix in (".pyx", ".pxd")

@@ -30,7 +30,7 @@ class Mutant:
 
 
 MUTANTS = (
-    # what makes bytes and names durable
+    # durability of bytes and names
     Mutant(
         "log-is-not-synced",
         "engine/files/mapped_file.py",
@@ -158,7 +158,7 @@ MUTANTS = (
         "            if answer is None and physical_end > self._log.wrote_end:\n",
         ("tests/engine/write",),
     ),
-    # what is believed
+    # evidence
     Mutant(
         "recovery-point-of-another-writer-is-believed",
         "engine/derived/marks.py",
@@ -187,7 +187,7 @@ MUTANTS = (
         "    if found.inode != expected.inode:\n",
         ("tests/engine/test_identity.py",),
     ),
-    # what users share
+    # resources that users share
     Mutant(
         "share-is-not-counted",
         "fsstore/accounts.py",
@@ -230,7 +230,7 @@ MUTANTS = (
         "",
         ("tests/fsstore/test_drop.py",),
     ),
-    # what the next server takes over
+    # the next server's take-over
     Mutant(
         "full-memory-means-nothing-begun",
         "fsstore/handover/handles.py",
@@ -280,7 +280,7 @@ MUTANTS = (
         "            handler = handler\n",
         ("tests/mount/test_poisoned.py",),
     ),
-    # what retention takes
+    # retention
     Mutant(
         "retention-takes-one-file-too-many",
         "engine/write/retention_plan.py",
@@ -302,7 +302,7 @@ MUTANTS = (
         "            deleted += 1\n",
         ("tests/engine/write",),
     ),
-    # what readers are shown
+    # messages shown to readers
     Mutant(
         "body-is-shown-whatever-its-crc",
         f"{KERNEL}/decode.pyx",

@@ -1,4 +1,4 @@
-"""Each mutant can be planted, and its suite is there. That suites notice them is what `./run mutants` finds out."""
+"""Each mutant can be planted, and its suite exists. `./run mutants` shows that the suites notice them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A driver for a cluster: export a mount, then join two of its topics; says what came of it, as JSON.
-
-python -m tests.spark.clusterjob MASTER MOUNT DIR
-"""
+"""A driver for a cluster: export a mount, then join two of its topics; prints the results as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stream under test: what each of its batches brought, so that a batch that is repeated counts once."""
+"""A stream under test: the rows of each of its batches, so that a repeated batch counts once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Received:
         return sum(map(len, self.batches.values()))
 
     def queues(self) -> dict[int, list[tuple[int, bytes]]]:
-        """What came of each queue, in the order that it came in."""
+        """The received messages of each queue, in the order of their arrival."""
         found = defaultdict(list)
         for number in sorted(self.batches):
             for queue, offset, body in self.batches[number]:

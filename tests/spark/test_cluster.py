@@ -29,7 +29,7 @@ QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @contextmanager
 def process(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in a group of its own, which ends with the block, as does what it started."""
+    """A process in a group of its own, which ends with the block, and its children, too."""
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
     environment |= {"PYTHONPATH": str(REPOSITORY), "SPARK_DAEMON_JAVA_OPTS": QUICK_START}
     with log.open("wb") as output:
@@ -44,7 +44,7 @@ def process(log: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def kill(started: subprocess.Popen[bytes]) -> None:
-    """It, and what it started: an executor is a child of its worker."""
+    """The process and its descendants: an executor is a child of its worker."""
     with suppress(ProcessLookupError):
         os.killpg(started.pid, signal.SIGKILL)
     started.wait()
@@ -59,7 +59,7 @@ def until(what: str, true: Callable[[], object]) -> None:
 
 
 def found_in(log: Path, pattern: str) -> str:
-    """What a log says, once it does."""
+    """The text of a log, once it has any."""
     until(f"{log.name} says {pattern}", lambda: re.search(pattern, log.read_text()))
     found = re.search(pattern, log.read_text())
     assert found is not None

@@ -1,4 +1,4 @@
-"""export and import over a real mount: all of it once, whatever is interrupted, and back again."""
+"""export and import over a real mount: all messages once, after any interruption, and back again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task of an export does, without Spark: any files will do for those of `@parquet/`."""
+"""A task of an export, without Spark: any files stand for those of `@parquet/`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROW_GROUP = 10
 
 
 def pretend(root: Path, part: QueueRange, hours: int) -> pa.Table:
-    """A file that has what an export looks at, a message every so many hours."""
+    """A file with the fields that an export reads, and a message every so many hours."""
     offsets = range(part.begin, part.end)
     begun = datetime(2026, 11, 20, tzinfo=UTC)
     table = pa.table(

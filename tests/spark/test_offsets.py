@@ -1,4 +1,4 @@
-"""Offsets of the data source `fsstore`: what the options mean, and what is read between two offsets."""
+"""Offsets of the data source `fsstore`: the options' meanings, and the messages between two offsets."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tests.mount.harness import REPOSITORY, Mounted, mounted, until
 
 ORDERS = 30_000
 ODD_TOPICS = ("__HIVE_DEFAULT_PARTITION__", "%" * 100 + "41")
-"""What readers may take for null, and what needs more escapes than a name has room for."""
+"""Topic names that readers may take for null, or that need more escapes than a name has room for."""
 SIZES = FileSizes(commit_log_bytes=8 << 20, consume_queue_entries=70_000, index_slots=5_000, index_entries=100_000)
 
 

@@ -1,4 +1,4 @@
-"""The data source `fsstore` over a real mount: every message comes once, in order, whatever ends meanwhile."""
+"""The data source `fsstore` over a real mount: every message comes once, in order, after any interruption."""
 
 from __future__ import annotations
 

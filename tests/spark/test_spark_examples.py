@@ -1,4 +1,4 @@
-"""The examples that read or write a mounted store with Spark and DuckDB do what they say."""
+"""The examples that read or write a mounted store with Spark and DuckDB do what they promise."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def derived_like(store: Golden, folder: Path) -> Derived:
     return Derived(folder, sizes.consume_queue_bytes, sizes.index_slots, sizes.index_entries)
 
 
-# what RocketMQ wrote
+# files that RocketMQ wrote
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "retention"])

@@ -73,7 +73,7 @@ def test_a_flush_that_says_nothing_leaves_no_key_in_memory(tmp_path: Path, monke
 
 
 def test_a_file_whose_header_alone_was_lost_leads_nobody_astray(tmp_path: Path) -> None:
-    """As a power cut, or a copy made during writes, may leave it: slots lead to what is not counted."""
+    """As after a power cut, or a copy made during writes: slots lead to entries that are not counted."""
     records: list[Record] = [("t", [f"k{number}"]) for number in range(3)]
     index = new_index(tmp_path)
     put(index, records)

@@ -10,7 +10,7 @@ from engine.files.disk import Disk, create_allocated, make_directory, remove_fil
 
 
 class Journal(Disk):
-    """Writes down what was synced, in order."""
+    """Notes syncs in their order."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, bool]] = []

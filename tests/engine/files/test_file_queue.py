@@ -20,7 +20,7 @@ SIZE = 4096
 
 
 class Journal(Disk):
-    """Writes down what was synced; refuses when told to."""
+    """Notes syncs in their order; refuses them when it is switched on."""
 
     def __init__(self) -> None:
         self.synced: list[str] = []

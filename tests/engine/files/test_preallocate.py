@@ -1,4 +1,4 @@
-"""Making files ahead, and what happens when the disk is full."""
+"""Making files ahead, and a full disk meanwhile."""
 
 import errno
 import os

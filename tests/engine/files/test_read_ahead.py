@@ -1,4 +1,4 @@
-"""Reading ahead: one thread, whatever is asked for, and no harm where there is none."""
+"""Reading ahead: one thread for any requests, and no harm without data."""
 
 from __future__ import annotations
 

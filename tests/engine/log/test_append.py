@@ -147,7 +147,7 @@ RARE = [
 @pytest.mark.parametrize("rare", RARE)
 @pytest.mark.parametrize("when", ["before", "in the clock"])
 def test_what_is_rare_changes_nothing(parts: Parts, rare: Callable[[Parts], None], when: str) -> None:
-    """Other threads run while the clock is asked: what they did counts."""
+    """Other threads run while the clock is read: their messages count."""
     assert parts.append(record()) is not None
     file, entries = parts.log.files.last, parts.queue.files.last
     assert file is not None

@@ -1,4 +1,4 @@
-"""Who puts is told where, right before that is published."""
+"""A caller of put gets the slot right before the message is published."""
 
 from __future__ import annotations
 

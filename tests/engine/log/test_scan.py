@@ -1,4 +1,4 @@
-"""Log scan: which queue offsets are believed, and what is dispatched of a log with wrong ones."""
+"""Log scan: the queue offsets that are believed, and the dispatched messages of a log with wrong ones."""
 
 from __future__ import annotations
 

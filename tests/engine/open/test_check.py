@@ -1,4 +1,4 @@
-"""check finds every damage that the format can show, and repair mends what can be mended."""
+"""check finds every damage that the format can show, and repair repairs what it can."""
 
 from __future__ import annotations
 
@@ -398,7 +398,8 @@ def test_a_check_sees_an_index_file_between_two_writes(store: Path, monkeypatch:
 
 @pytest.mark.parametrize("next_file", ["none", "empty", "whole"])
 def test_a_log_that_ends_with_a_full_file_is_whole(tmp_path: Path, next_file: str) -> None:
-    """What would have begun the next file was refused; a power cut may take that file's size, or its name."""
+    """The record that would have begun the next file was refused; a power cut may take that file's size, or its
+    name."""
     border = 8192
     with killed(tmp_path / "store", tmp_path / "left") as store:
         while store.physical_end < border - 400:

@@ -1,4 +1,4 @@
-"""A store is checked beside its writer: damage is found, and nothing is said of what came or went meanwhile."""
+"""A store is checked beside its writer: damage is found, and messages that come or go meanwhile are no findings."""
 
 from __future__ import annotations
 

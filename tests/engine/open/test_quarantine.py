@@ -1,4 +1,4 @@
-"""Quarantine: what is moved out of a store's way is where the sentence says, and stays there after a power cut."""
+"""Quarantine: data moved out of a store's way is where the sentence says, and stays there after a power cut."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_recovery_keeps_a_record_that_lost_a_sector_before_it_frames_it(tmp_path
 
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_recovery_keeps_whole_records_that_it_cuts_off_the_log(tmp_path: Path, is_whole: bool) -> None:
-    """What an earlier life of the log left behind its end: stored earlier, with a number that was given since."""
+    """Records of an earlier life of the log after its end: stored earlier, with a number that was given since."""
     with killed(tmp_path / "store", tmp_path / "crashed") as store:
         store.put(Message("T", b"kept"), 0)
         stale = store.put(Message("T", b"stale"), 0)

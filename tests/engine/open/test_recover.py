@@ -1,4 +1,4 @@
-"""Recovery: what a crash, a power cut or a careless hand does to a store, one by one, and what opening makes of it."""
+"""Recovery: the effects of a crash, a power cut or a careless user on a store, one by one, and of the next opening."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def require_filled(store: MessageStore, count: int = 300, lost: frozenset[int] =
 
 @pytest.fixture(scope="module")
 def left_behind(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a process that died left: 300 messages, the first 200 of them flushed."""
+    """The store of a process that died: 300 messages, the first 200 of them flushed."""
     folder = tmp_path_factory.mktemp("recovery")
     with killed(folder / "store", folder / "crashed") as store:
         fill(store, 200)
@@ -71,7 +71,7 @@ def closed_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def crashed(left_behind: Path, tmp_path: Path) -> Path:
-    """A copy to spoil of what a dead process left."""
+    """A copy, to be damaged, of a dead process's store."""
     shutil.copytree(left_behind, tmp_path / "crashed")
     return tmp_path / "crashed"
 

@@ -58,7 +58,7 @@ def texts(column: ByteColumn | CodedColumn | SliceColumn) -> list[str]:
 
 
 def lists(starts: np.ndarray, *columns: list[str]) -> list[list[tuple[str, ...]]]:
-    """What stands in the columns for each row."""
+    """The columns' values for each row."""
     items = list(zip(*columns, strict=True))
     assert starts[-1] == len(items)
     return [items[begin:end] for begin, end in pairwise(starts.tolist())]
@@ -70,7 +70,7 @@ def bodies_of(reader: BlockReader, block: Block) -> list[bytes]:
 
 
 def rows_of(reader: BlockReader, block: Block) -> list[dict[str, object]]:
-    """What the columns say of each message."""
+    """The columns' values of each message."""
     properties, (key_starts, keys) = block.properties, block.keys()
     columns: dict[str, list[Any]] = {
         **{name: getattr(block, name).tolist() for name in (*NUMBERS, "queue_offset")},
@@ -87,7 +87,7 @@ def rows_of(reader: BlockReader, block: Block) -> list[dict[str, object]]:
 
 
 def facts_of(message: StoredMessage, queue_offset: int) -> dict[str, object]:
-    """What the message itself says."""
+    """The message's own values."""
     return {
         **{name: getattr(message, name) for name in (*NUMBERS, "tags", "unique_key")},
         "queue_offset": queue_offset,
@@ -157,7 +157,7 @@ def test_columns_read_whatever_properties_there_are(
 
 
 def put_raw(store: SmallStore, message: Message, properties: bytes) -> int:
-    """Store a message whose properties are these bytes, whatever they are."""
+    """Store a message whose properties are these bytes."""
     filler = {"p": "x" * (len(properties) - 2)} if len(properties) > 2 else {}
     place = store.put(replace(message, properties=filler))
     if filler:

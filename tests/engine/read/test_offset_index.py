@@ -174,7 +174,7 @@ def test_a_body_is_not_decompressed_before_somebody_asks(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_is_in_the_log_is_summed_as_it_is_read(tmp_path: Path, seed: int) -> None:
-    """Blocks that look plain are summed and copied by loops of the kernel: they say what reading says, or nothing."""
+    """Blocks of plain messages are summed and copied by loops of the kernel, which agree with reading."""
     dice = random.Random(seed)
     store = SmallStore(tmp_path, log_bytes=1 << 16, queue_entries=4096)
     places = [store.put(Message("t", b"message %d" % row)) for row in range(BLOCK_MESSAGES)]

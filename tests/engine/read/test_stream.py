@@ -154,7 +154,7 @@ def test_a_reader_of_long_messages_keeps_a_few_of_them_in_memory_not_a_block(tmp
 
 
 class Background(Executor):
-    """Does things at once, or lets them be begun by whoever asks for them; counts them."""
+    """Runs work immediately, or when it is asked for; counts it."""
 
     def __init__(self, *, is_late: bool = False) -> None:
         self.asked = 0

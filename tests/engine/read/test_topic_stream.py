@@ -1,4 +1,5 @@
-"""A topic as one text in the order of the log: against what was put, whoever puts, reads, expires and follows."""
+"""A topic as one text in the order of the log, compared with the put messages, while others put, read, expire,
+follow."""
 
 from __future__ import annotations
 

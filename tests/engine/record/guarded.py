@@ -1,4 +1,4 @@
-"""Memory between pages that nobody may read: who reads on is killed."""
+"""Memory between pages without access: a process that reads past it is killed."""
 
 from __future__ import annotations
 

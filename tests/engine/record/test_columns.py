@@ -1,4 +1,4 @@
-"""Columns: many records at once say what each says alone."""
+"""Columns: many records read together have the values that each has alone."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def columns_at(log: Array, positions: Array, physical_offsets: Array, *, limit_b
 
 
 def texts_at(log: bytearray, starts: Array, sizes: Array) -> list[str]:
-    """What stands there."""
+    """The expected values."""
     return [log[start : start + size].decode() for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
 
 

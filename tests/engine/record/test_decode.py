@@ -160,7 +160,7 @@ def run_of(
     first: int = 0,
     most_bytes: int = 1 << 20,
 ) -> tuple[list[int | None], int, int]:
-    """What `read_run` finds at these places of the log: queue offsets."""
+    """Queue offsets that `read_run` finds at these physical offsets."""
     found, alone, size = read_run(
         memoryview(view),
         START,

@@ -1,4 +1,4 @@
-"""The kernel's columns: whatever ranges and texts they are given, they stay within the bytes."""
+"""The kernel's columns: with any ranges and texts, they stay within the bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The encoder looks at what a caller hands in once, whatever others do with it meanwhile, and says what is wrong."""
+"""The encoder reads a caller's data once, even if others change it meanwhile, and reports errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options by RocketMQ's names: what each becomes, and that nothing misspelt passes."""
+"""Options by RocketMQ's names: the setting that each makes, and the refusal of misspelt ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumer offsets that we note: beside what a broker wrote, and so that it goes on there."""
+"""Consumer offsets that we commit: beside a broker's, and so that a broker goes on there."""
 
 from __future__ import annotations
 

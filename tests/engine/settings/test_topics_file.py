@@ -1,4 +1,4 @@
-"""topics.json: what brokers write there, and what we change."""
+"""topics.json: the content that brokers write, and our changes."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""Dropped files across deaths of every kind: at whatever moment a store is copied, its copy has each file once."""
+"""Dropped files across deaths of every kind: a copy of the store at any moment has each file once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bodies(store: MessageStore) -> list[bytes]:
 
 
 def settled(path: Path) -> list[bytes]:
-    """The messages of a store that somebody opens after a death."""
+    """The messages of a store that is opened after a death."""
     with opened(path) as store:
         for found in store.drop_boxes():
             assert store.drop_box(found.topic, found.queue).settle() == []

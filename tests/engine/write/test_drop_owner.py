@@ -47,7 +47,7 @@ def make(store: MessageStore, name: str, owner: FileOwner) -> Path:
 
 
 def owners(store: MessageStore) -> dict[str, FileOwner | None]:
-    """As who opens the box finds them."""
+    """As the next user of the box finds them."""
     return {name: file.owner for name, file in box_of(store).files.items()}
 
 

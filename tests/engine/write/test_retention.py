@@ -1,4 +1,4 @@
-"""Retention: what goes, when, and that everything which leads into the log follows."""
+"""Retention: deletions, their times, and the removal of everything which leads to deleted messages."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class World:
 
 
 class OneAtATime(Disk):
-    """Counts who syncs a file at the same time."""
+    """Counts concurrent syncs of a file."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
@@ -79,7 +79,7 @@ class OneAtATime(Disk):
 
 
 class Ear(StoreListener):
-    """Remembers what expired."""
+    """Notes expired messages."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, int, int, int]] = []
@@ -120,7 +120,7 @@ def log_files(path: Path) -> list[str]:
 
 
 def require_rest(store: MessageStore, count: int) -> None:
-    """What is at or behind the log's begin is all there, what was before is gone, by every way to it."""
+    """Messages at or after the log's begin are all readable, and earlier ones are gone, in every way of reading."""
     begin = store.stats().min_physical_offset
     present = 0
     for number in range(count):
@@ -202,7 +202,7 @@ def test_a_filling_disk_costs_the_oldest_files_whatever_their_age(tmp_path: Path
 
 
 class SmallDisk(World):
-    """A disk of DISK_FILES log files' size, which other data fills but for what the log has of it."""
+    """A disk of DISK_FILES log files' size, filled by other data, except for the log's share."""
 
     DISK_FILES = 100
 
@@ -475,7 +475,7 @@ def test_what_is_proposed_brings_the_disk_below_with_as_few_files_as_it_takes(tm
 
 
 def test_a_store_whose_own_disk_is_full_loses_one_file_of_another_disk_a_round(tmp_path: Path) -> None:
-    """What led to the file goes with it, and is on the full disk: the next round sees what that brought."""
+    """Derived data of the file is deleted with it, and is on the full disk: the next round sees the effect."""
     store, log = tmp_path / "store", tmp_path / "log"
 
     def disk_use(path: Path) -> DiskSpace:
