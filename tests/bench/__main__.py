@@ -49,7 +49,7 @@ PAGE = PROJECT / "docs" / "performance.md"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what is asked for; 0 when it could be run, whatever the verdicts."""
+    """Run the requested rows; returns 0 if they could be run, with any verdicts."""
     if arguments[:1] == [SPARK]:
         from tests.bench import spark  # needs PySpark, which the other rows do without
 

@@ -31,7 +31,7 @@ class Client:
         return self._run("reopen", folder, count, body_bytes)
 
     def readlink(self, folder: Path, ends: Iterable[tuple[str, str]]) -> float:
-        """Read links of `folder`: pairs of a name and what its target ends with."""
+        """Read links of `folder`: pairs of a name and the end of its target."""
         return self._run("readlink", folder, given="".join(f"{name} {end}\n" for name, end in ends).encode())
 
     def names(self, folder: Path, least: int) -> float:

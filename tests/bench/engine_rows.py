@@ -174,7 +174,7 @@ def both_filled(room: Room) -> Iterator[tuple[MessageStore, RocketMQ, Path]]:
 
 
 def subdirectories_copied(source: Path, target: Path) -> None:
-    """RocketMQ knows nothing of what we keep beside its files."""
+    """RocketMQ ignores the files that we keep beside its own."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("fsstore", "lock"))
 
 

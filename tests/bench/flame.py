@@ -27,7 +27,7 @@ IMPORTING = "importlib"
 
 WIDTH, ROW_HEIGHT, TOP = 1_000, 17, 24
 LEAST_SHARE = 0.004
-"""Narrower frames are left out: nobody could read them."""
+"""Narrower frames are left out as unreadable."""
 FONT = 'font-family="monospace" font-size="10"'
 LETTER_WIDTH = 6.2
 COLOURS = {"(engine/": "#a9c4eb", "(fsstore/": "#f3c98b", ROWS: "#d9d9d9"}
@@ -36,7 +36,7 @@ OTHER_COLOUR = "#c9e2c4"
 
 @dataclass
 class Frame:
-    """A function in its place of the stack: how many samples were in it, and what it called."""
+    """A function at its place in the stack: its number of samples, and its callees."""
 
     samples: int = 0
     calls: dict[str, "Frame"] = field(default_factory=dict)
@@ -91,7 +91,7 @@ def first(frames: Sequence[str], files: Sequence[str]) -> int:
 
 
 def drawn(root: Frame, title: str) -> str:
-    """An SVG document: callers above what they call."""
+    """An SVG document: callers above their callees."""
     rectangles = list(rectangles_of(root, 0.0, WIDTH / max(root.samples, 1), TOP, root.samples * LEAST_SHARE))
     height = max((y for y, _ in rectangles), default=TOP) + ROW_HEIGHT + 4
     return (
@@ -103,7 +103,7 @@ def drawn(root: Frame, title: str) -> str:
 
 
 def rectangles_of(frame: Frame, x: float, scale: float, y: int, least: float) -> Iterator[tuple[int, str]]:
-    """What a function called, widest first, and below each what that called: height and markup of each."""
+    """The callees of a function, the widest first, and below each its own: height and markup of each."""
     for name, called in sorted(frame.calls.items(), key=lambda call: -call[1].samples):
         if called.samples < least:
             return

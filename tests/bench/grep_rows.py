@@ -47,7 +47,7 @@ def cpu_of(command: Sequence[str | Path]) -> float:
 
 
 def grep(words: Sequence[str], mounted: bool, room: Room) -> Pairs:
-    """Both find the same; what they print goes nowhere."""
+    """Both find the same; their output is discarded."""
     rg = shutil.which("rg")
     if rg is None:
         raise LeftOutError("no rg here (apt install ripgrep)")

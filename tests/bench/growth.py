@@ -1,4 +1,4 @@
-"""What a mount costs as its store grows: to 10 million messages, 100 million when asked for, and to 1,000 queues."""
+"""The costs of a mount as its store grows: to 10 million messages, 100 million on request, and to 1,000 queues."""
 
 import contextlib
 import os
@@ -101,7 +101,7 @@ def grow(room: Room, *, huge: bool) -> tuple[list[Point], list[Point]]:
 
 
 def fill(store: Grown) -> None:
-    """Its messages; nobody has read from it."""
+    """Its messages, which no reader has read."""
     with MessageStore.open(store.path, create=True) as opened:
         opened.create_topic(TOPIC, store.queues)
         for batch in batches(0, store.messages):
@@ -128,7 +128,7 @@ def count_rows(topic: Path, store: Grown) -> None:
 
 
 def measure(room: Room, stores: Sequence[Grown]) -> list[Point]:
-    """All of them mounted side by side, and asked in turns: what else the machine does meets each of them."""
+    """All of them mounted side by side and measured in turns, so that other load on the machine hits each of them."""
     for store in stores:
         fill(store)
     firsts = [first_times(room, store) for store in stores]
@@ -155,7 +155,7 @@ def measure(room: Room, stores: Sequence[Grown]) -> list[Point]:
 
 
 def in_turns(works: Sequence[Callable[[], float]], rounds: int) -> list[float]:
-    """The median of what each of `works` tells, one after the other in each round."""
+    """The median of the results of each of `works`, run one after the other in each round."""
     told = [[work() for work in works] for _ in range(rounds)]
     return [statistics.median(of_one) for of_one in zip(*told, strict=True)]
 

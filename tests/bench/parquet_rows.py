@@ -1,4 +1,4 @@
-"""What a Parquet file of the mount costs its daemon (row parquet)."""
+"""A daemon's cost of a Parquet file of its mount (row parquet)."""
 
 import os
 import subprocess

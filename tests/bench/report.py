@@ -139,7 +139,7 @@ def conditions_text(facts: dict[str, Any]) -> str:
 
 
 def save(path: Path, facts: dict[str, Any], results: Sequence[Result], growth: dict[str, Any]) -> dict[str, Any]:
-    """Put results into the file; rows that were not run this time stay as they were. What it holds now."""
+    """Put results into the file; rows that were not run this time stay. Returns the file's content."""
     kept: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"rows": [], "growth": {}}
     new = {result.id: asdict(result) for result in results}
     rows = [new.pop(row["id"], row) for row in kept["rows"]] + list(new.values())
@@ -159,7 +159,7 @@ def result_from(row: dict[str, Any]) -> Result:
 
 
 def write_docs(page: Path, saved: dict[str, Any]) -> None:
-    """Replace what stands between the page's two marks by the tables."""
+    """Replace the text between the page's two marks by the tables."""
     results = [result_from(row) for row in saved["rows"]]
     rows = [result for result in results if not result.id.startswith("growth")]
     growth = [result for result in results if result.id.startswith("growth")]

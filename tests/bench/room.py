@@ -37,7 +37,7 @@ class Room:
         self._folders = 0
 
     def new_folder(self) -> Path:
-        """An empty folder that nobody else uses."""
+        """An empty folder of its own."""
         self._folders += 1
         folder = self.folder / str(self._folders)
         folder.mkdir()
@@ -139,7 +139,7 @@ def new_room(folder: Path, scale: Scale) -> Iterator[Room]:
 
 
 def unmount_below(folder: Path) -> None:
-    """What an interrupt in the middle of mounting left behind."""
+    """Clean up after an interrupt during mounting."""
     for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
         _, escaped, kind, *_ = line.split()
         mountpoint = escaped.encode().decode("unicode_escape")  # a space is \040

@@ -1,4 +1,4 @@
-"""What a row is; the modules beside this one hold the rows."""
+"""The type of a row; the modules beside this one define the rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

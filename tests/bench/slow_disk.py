@@ -18,7 +18,7 @@ from tests.bench.room import MOUNT_LIMIT_SECONDS, Room, wait_for_mount
 
 SYNC_US = 1_500
 DISK_BYTES = 2 << 30
-"""Of which memory is taken only for what is written."""
+"""It takes memory only for written bytes."""
 MAKE_EXT4 = (
     "mkfs.ext4", "-q", "-F", "-J", "size=16", "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0",
 )  # fmt: skip
@@ -62,7 +62,7 @@ def ext4(file: Path, mountpoint: Path) -> Iterator[None]:
 
 
 def run(*command: str | Path) -> None:
-    """LeftOutError with what it said."""
+    """LeftOutError with the command's output."""
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except OSError as error:

@@ -307,7 +307,7 @@ def new_session(folder: Path) -> Iterator[SparkSession]:
 
 
 def run(folder: Path, count: int, rounds: int) -> tuple[list[Result], Costs]:
-    """Every row, and what the daemon pays."""
+    """Every row, and the daemon's cost."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     results: list[Result] = []
@@ -346,7 +346,7 @@ def write_page(results: Sequence[Result], said: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it; 0 when it could be run, whatever the verdicts."""
+    """Run it; returns 0 if it could be run, with any verdicts."""
     parser = argparse.ArgumentParser(prog="./run bench spark", description="Spark over a mount beside plain files.")
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=9)

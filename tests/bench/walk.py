@@ -35,7 +35,7 @@ TIMES = 5
 
 
 class Recorder:
-    """Notes what is called while a request is taken."""
+    """Notes the functions called during a request."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, str]] = []
@@ -61,7 +61,7 @@ def _name(code: CodeType) -> str:
 
 
 def record(store: str, mountpoint: str) -> None:
-    """Serve a mount. Each line on standard input is answered by what was called since the one before."""
+    """Serve a mount. Each line on standard input is answered by the functions called since the one before."""
     recorder = Recorder()
 
     def ready() -> None:
@@ -88,7 +88,7 @@ class Walk:
         self._stream = os.open(root / "orders/0.log", os.O_RDONLY)
 
     def take(self) -> list[tuple[int, str]]:
-        """What was called since the last time."""
+        """The functions called since the last time."""
         assert self._recording.stdin is not None
         assert self._recording.stdout is not None
         self._recording.stdin.write("\n")

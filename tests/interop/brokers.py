@@ -1,4 +1,4 @@
-"""A real name server and broker on loopback, and what clients do to them."""
+"""A real name server and broker on loopback, and their clients."""
 
 import base64
 import contextlib
@@ -17,7 +17,7 @@ POLL_SECONDS = 0.02
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on; a broker also takes the one two below its own, and the next one."""
+    """Free ports of loopback; a broker also uses the one two below its own, and the next one."""
     ports: list[int] = []
     while len(ports) < count:
         with socket.socket() as probe, socket.socket() as below, socket.socket() as above:
@@ -109,7 +109,7 @@ class Broker:
         return bounds
 
     def figures(self) -> dict[str, Any]:
-        """Durations of puts in the store since the last time somebody asked, and the log's bounds."""
+        """Durations of puts in the store since the last call, and the log's bounds."""
         return self.driver.call("broker_figures")
 
 

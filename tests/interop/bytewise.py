@@ -15,7 +15,7 @@ FOLDERS = frozenset({"commitlog", "consumequeue", "index"})
 
 
 class SetClock:
-    """A clock that stands where somebody put it."""
+    """A clock that a test sets."""
 
     def __init__(self) -> None:
         self.now_ms = 0

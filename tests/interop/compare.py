@@ -1,4 +1,4 @@
-"""Comparisons: what a RocketMQ says about a store against what our engine says about it."""
+"""Comparisons of a RocketMQ's view of a store with our engine's."""
 
 import hashlib
 from collections import defaultdict
@@ -17,7 +17,7 @@ Place = tuple[str, int]
 
 @dataclass(slots=True)
 class Tally:
-    """What was compared, and what was not equal (sentences)."""
+    """The comparisons that were made, and the differences as sentences."""
 
     messages: int = 0
     queries: int = 0
@@ -59,7 +59,7 @@ def digest(body: bytes | memoryview) -> list[Any]:
 
 
 def our_dump(store: MessageStore) -> dict[str, Any]:
-    """What our engine delivers, in the driver's words (Stores.java, dump)."""
+    """The messages that our engine delivers, in the driver's format (Stores.java, dump)."""
     queues = []
     messages = []
     for topic in store.topics():
@@ -156,7 +156,7 @@ def compare_messages(tally: Tally, where: str, theirs: list[dict[str, Any]], our
 
 
 def queries_for(puts: list[Put], limit: int) -> list[dict[str, Any]]:
-    """Up to `limit` queries over what was put, spread evenly, and some that find nothing."""
+    """Up to `limit` queries over the put messages, spread evenly, and some without a result."""
     asked = sorted({(message.topic, key) for put in puts for message in put.messages for key in message.keys})
     step = max(1, len(asked) // limit)
     chosen = [*asked[::step], ("orders", "no-such-key"), ("no-such-topic", "K1-0")]

@@ -109,7 +109,7 @@ class Driver:
         self.call("close", store=str(path))
 
     def take_warnings(self) -> list[str]:
-        """What was logged since the last time somebody took it."""
+        """The log's lines since the last call."""
         taken, self.warnings = self.warnings, []
         return taken
 

@@ -40,7 +40,7 @@ SIZES = FileSizes(commit_log_bytes=4 << 20, consume_queue_entries=4_000, index_s
 
 @dataclass(slots=True)
 class Figures:
-    """One run: what the producer reached, what the store's puts took, how soon messages could be read."""
+    """One run: the producer's rate, the durations of the store's puts, and the delay until messages could be read."""
 
     version: str
     load: dict[str, Any] = field(default_factory=dict)
@@ -114,7 +114,7 @@ def start_load(broker: Broker, rate: int, seconds: int) -> None:
 
 
 def take_load(broker: Broker, figures: Figures) -> None:
-    """Wait for the producer's end; what it and the store's puts reached."""
+    """Wait for the producer's end; returns its rate and the durations of the store's puts."""
     figures.load = broker.driver.call("produced")
     figures.puts = broker.figures()["puts"]
     if figures.load["failures"]:
@@ -127,7 +127,7 @@ def rounds(seconds: int) -> range:
 
 
 def expire(broker: Broker) -> int:
-    """After a pause, have the broker drop what nobody wrote to for a while; how many log files went."""
+    """After a pause, have the broker delete log files without recent messages; returns how many."""
     time.sleep(ROUND_SECONDS)
     files: int = broker.driver.call("broker_expire", older_than_ms=KEPT_MS)["files"]
     return files
@@ -160,7 +160,7 @@ def await_path(folder: Path, *names: str) -> None:
 
 
 def look_at_rest(mount: Path, bounds: list[list[int]]) -> list[str]:
-    """With nobody writing: each queue lists exactly what the broker still has, and the messages are readable."""
+    """Without writers: each queue lists exactly the messages that the broker still has, and they are readable."""
     problems = []
     for queue, (first, end) in enumerate(bounds):
         folder = mount / TOPIC / str(queue)

@@ -78,7 +78,7 @@ class Kind:
 
     @property
     def topics(self) -> dict[str, int]:
-        """What is published to: name and number of queues."""
+        """A topic to publish to: its name and number of queues."""
         return {PLAIN: QUEUES, **({SPECIAL: QUEUES} if self.attributes else {})}
 
     def run(self, room: Room) -> None:
@@ -199,7 +199,8 @@ class Visit:
         self._sent += SENDS
 
     def _followed(self, broker: Broker) -> list[dict[str, Any]]:
-        """The broker's life with a follower beside it, from before its first message; what a client pulled then."""
+        """The broker's life with a follower beside it, from before its first message; the messages that a client pulled
+        then."""
         with self._open(OpenMode.FOLLOW) as follower:
             if not self._kind.upgraded:
                 self._make_topics(broker)
@@ -292,7 +293,7 @@ class Visit:
             self._tally.expect(f"{where} by {key}", True, found.physical_offset in offsets)
 
     def _refused(self, words: str) -> None:
-        """Who would write is told why not, and nothing of the store changes."""
+        """A writer is refused with a reason, and the store does not change."""
         before = traces(self._room.folder, self._path)
         try:
             with self._open(OpenMode.WRITE):

@@ -35,7 +35,7 @@ def broker_and_clients(room: Room) -> None:
 
 
 def work(room: Room, broker: Broker) -> dict[str, dict[str, int]]:
-    """What clients do; the consumer offsets at the end of it."""
+    """Run the clients; returns the consumer offsets at their end."""
     broker.make_topic(TOPIC, QUEUES)
     sent = 0
     for compress_type in ("ZLIB", "LZ4", "ZSTD"):

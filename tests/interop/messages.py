@@ -120,7 +120,7 @@ def compress(kind: str, body: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What a generator mixes. `body_bytes` bounds bodies; the rest are chances (0 to 1) of a kind of message."""
+    """The mixture of a generator. `body_bytes` bounds bodies; the rest are chances (0 to 1) of a kind of message."""
 
     topics: tuple[str, ...] = TOPICS
     queues: int = 4
@@ -133,7 +133,7 @@ class Mix:
 
 
 def random_puts(seed: int, count: int, mix: Mix) -> Iterator[Put]:
-    """`count` puts; the same ones for the same arguments, whatever is taken between them."""
+    """`count` puts; the same ones for the same arguments, however many are taken."""
     chance = random.Random(seed)
     for number in range(count):
         put = random_put(chance, number, mix)

@@ -37,7 +37,7 @@ def mountctl(*arguments: str | Path) -> str:
 
 @contextlib.contextmanager
 def mounted(store: Path, mountpoint: Path, *options: str) -> Iterator[Path]:
-    """`mountctl mount OPTIONS STORE MOUNTPOINT`; unmounted at the end, whatever happens."""
+    """`mountctl mount OPTIONS STORE MOUNTPOINT`; unmounted at the end in any case."""
     mountpoint.mkdir(parents=True, exist_ok=True)
     log_file = mountpoint.with_name(mountpoint.name + ".log")
     try:
@@ -49,7 +49,7 @@ def mounted(store: Path, mountpoint: Path, *options: str) -> Iterator[Path]:
 
 
 def status(mountpoint: Path) -> dict[str, Any]:
-    """What the daemon says about itself and its store."""
+    """The daemon's status, with its store's."""
     said: dict[str, Any] = json.loads((mountpoint / "@store" / "status.json").read_text())
     return said
 

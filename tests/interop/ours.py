@@ -25,7 +25,7 @@ OWN_STORES, OWN_TRIES = 2, 10
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a writer put, and what it was told before it ended."""
+    """A writer's puts, and their answers before its end."""
 
     puts: list[Put]
     acknowledged: list[dict[str, Any]]

@@ -34,7 +34,7 @@ TIMING_WARNINGS = (
 
 
 def java_config(sizes: FileSizes, **more: Any) -> dict[str, Any]:
-    """MessageStoreConfig for those sizes. Nothing expires, whatever the disk looks like."""
+    """MessageStoreConfig for those sizes. Nothing expires, at any use of the disk."""
     return {
         "mappedFileSizeCommitLog": sizes.commit_log_bytes,
         "mappedFileSizeConsumeQueue": sizes.consume_queue_bytes,
@@ -54,10 +54,7 @@ def our_config(sizes: FileSizes, **more: Any) -> StoreConfig:
 
 @dataclass(slots=True)
 class Room:
-    """`folder` is empty at first and removed by the caller; `tally` is what the scenario compared.
-
-    `own_warnings`: what RocketMQ logs about stores of its own, by whether they were killed; shared by all scenarios.
-    """
+    """`folder` is empty at first and removed by the caller; `tally` counts the scenario's comparisons."""
 
     line: Line
     folder: Path
@@ -74,7 +71,7 @@ class Room:
         return list(random_puts(self.seed * 1_000 + salt, count, mix or Mix()))
 
     def copy(self, store: Path, name: str) -> Path:
-        """A copy of a store: whoever opens it changes it."""
+        """A copy of a store, since an opening changes it."""
         target = self.folder / name
         shutil.copytree(store, target, copy_function=copy_sparse)
         return target
@@ -107,7 +104,7 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int, str]]:
 
 
 def warning_kinds(lines: list[str]) -> set[str]:
-    """What kinds of lines those are: without their numbers and paths, and without those about timing."""
+    """The kinds of those lines: the texts without numbers and paths, and without lines about timing."""
     kinds = set()
     for line in lines:
         if not any(word in line for word in TIMING_WARNINGS):

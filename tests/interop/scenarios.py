@@ -97,11 +97,7 @@ class GroupRun:
     own_warnings: dict[bool, set[str]] = field(default_factory=dict)
 
     def run(self, scenario: Scenario) -> Result:
-        """Run one. A failure of any kind is a difference; its folder is kept for whoever looks into it.
-
-        Where RocketMQ threw, died or stayed silent, as it does when started at a bad moment, all of it is done once
-        more, and said. What differs, or what RocketMQ refuses to load, is never asked twice.
-        """
+        """Run one. A failure of any kind is a difference; its folder is kept for debugging."""
         try:
             return self._attempt(scenario)
         except DriverError as error:
@@ -134,7 +130,7 @@ class GroupRun:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What one process runs: scenarios of a line that share a group, in their order."""
+    """The work of one process: scenarios of a line that share a group, in their order."""
 
     line: Line
     name: str

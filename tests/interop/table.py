@@ -13,7 +13,7 @@ FOLLOW = "follow table: written by python -m tests.interop.follow --write-docs"
 
 
 def table(results: list[Result]) -> str:
-    """Markdown: versions x scenarios x what was compared x what was different."""
+    """Markdown: versions x scenarios x numbers of comparisons x differences."""
     rows = ["| RocketMQ | scenario | messages | queries | different |", "|---|---|---:|---:|---:|"]
     rows += [
         f"| {result.version} | {result.title} | {result.tally.messages:,} | {result.tally.queries:,} "

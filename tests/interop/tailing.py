@@ -58,7 +58,7 @@ class QueueLog:
         self.problems: list[str] = []
 
     def read_new(self, delays: Delays) -> bool:
-        """Read what came since, and check it; whether there was any."""
+        """Read new messages, and check them; returns whether there were any."""
         data = os.read(self._descriptor, READ_BYTES)
         if not data:
             return False

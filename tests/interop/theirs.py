@@ -83,7 +83,7 @@ def read_without_writing(room: Room, path: Path, dump: dict[str, Any]) -> None:
 
 
 def compare_unqueued(tally: Tally, puts: list[Put], results: list[dict[str, Any]], ours: MessageStore) -> None:
-    """Prepared and rolled back messages stand in the log alone: each is compared with what was put."""
+    """Prepared and rolled back messages are in the log only: each is compared with its put."""
     for put, result in zip(puts, results, strict=True):
         if put.sys_flag & TRANSACTION in (PREPARED, ROLLBACK):
             message = ours.at(result["physical_offset"])
@@ -144,7 +144,7 @@ def they_write_until_killed(room: Room, path: Path, puts: list[Put]) -> list[dic
 
 
 def compare_acknowledged(tally: Tally, puts: list[Put], acknowledged: list[dict[str, Any]], ours: MessageStore) -> None:
-    """Every acknowledged put is there, and is what was put."""
+    """Every acknowledged put is readable, and equal."""
     for put, result in zip(puts, acknowledged, strict=False):
         physical_offset = result["physical_offset"]
         for index, message in enumerate(put.messages):

@@ -33,7 +33,7 @@ TOPICS = {
     "later": "DELAY",
     "settled": "TRANSACTION",
 }
-"""What is published to, and the type that a proxy wants its messages to have."""
+"""A topic, and the type that a proxy requires of its messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ LOOKS = (
     Look(f"{HALF}/keys/refused", b"refused", {"REAL_TOPIC": "settled"}),
 )
 NEVER = ("orders/keys/tomorrow", "orders/keys/rolled-back", "settled/keys/refused")
-"""What was not delivered, and so is not in its topic."""
+"""Messages that were not delivered, and so are not in their topic."""
 
 
 def real_clients(room: Room) -> None:
@@ -163,7 +163,7 @@ def by_grpc(topic: str, name: str, **fields: Any) -> dict[str, Any]:
 
 
 def compare_look(room: Room, mount: Path, look: Look) -> None:
-    """What the mount shows at a path."""
+    """The content of a path below the mount."""
     room.tally.queries += 1
     path = mount / look.path
     await_presence(path, wanted=True)
