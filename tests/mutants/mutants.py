@@ -183,7 +183,7 @@ MUTANTS = (
     Mutant(
         "another-store-is-taken-for-this-one",
         "engine/settings/identity.py",
-        "    if found.inode != expected.inode or (expected.name and found.name != expected.name):\n",
+        "    if found.inode != expected.inode or (expected.name and found.name and found.name != expected.name):\n",
         "    if found.inode != expected.inode:\n",
         ("tests/engine/test_identity.py",),
     ),
