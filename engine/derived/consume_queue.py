@@ -245,6 +245,8 @@ class ConsumeQueue(QueueEnd):
 
     def _write(self, entries: Entries) -> None:
         """Append file by file. Each part is published after its bytes are written."""
+        if self._appended_to is None and self.files.access is Access.READ:
+            self.files.truncate(self._max * ENTRY.itemsize)  # in memory: what another process wrote behind is not ours
         raw = np.ascontiguousarray(entries).view(np.uint8)
         done = 0
         while done < len(entries):

@@ -126,7 +126,8 @@ class ConsumeQueues:
         if found is not None:
             return found
         with self._lock:
-            if queue_id not in self._ids.get(topic, ()) and self.access is not Access.READ:
+            is_followed = self._visible_end is not None  # then only its writer makes queues
+            if queue_id not in self._ids.get(topic, ()) and not is_followed:
                 self._ids.setdefault(topic, set()).add(queue_id)
                 self.generation += 1
             return self.by_key.get((topic, queue_id)) or self._open(topic, queue_id)
@@ -193,6 +194,8 @@ class ConsumeQueues:
                     if self.access is not Access.READ:
                         raise
                     continue  # reading it raises the error
+                if self.access is Access.READ and queue.files.last is not None:
+                    queue.files.last.leave_if_little()  # there may be more queues than descriptors
                 queue.begin_at(self._min_physical)
                 self.by_key[queue.topic, queue.queue_id] = queue
 
@@ -370,13 +373,13 @@ class ConsumeQueues:
             self._to_expire, self._expired, self._refreshed = [], [], []
             self.generation += 1
 
-    def move(self, directory: Path, file_bytes: int, access: Access) -> None:
-        """FOLLOW: as `forget`, and use the queues below `directory` from now on. READ: another process writes them;
-        otherwise this process makes them, and none exists yet."""
+    def move(self, directory: Path, file_bytes: int, access: Access, *, is_made_here: bool) -> None:
+        """FOLLOW: as `forget`, and use the queues below `directory` from now on. `is_made_here`: this process makes
+        them, and none exists yet."""
         with self._lock:
             self.directory, self.access, self._watch = directory, access, Watch(directory)
-            self._is_made_here = access is not Access.READ
-            self._scan = not self._is_made_here
+            self._is_made_here = is_made_here
+            self._scan = not is_made_here
             self.forget(file_bytes)
 
     def _drop(self, key: Key) -> None:

@@ -112,7 +112,7 @@ class QueuesFromLog:
         self._queues.delete_expired(now_ms)
 
     def begin_anew(self, folder: Path, access: Access) -> None:
-        self._queues.move(folder / "consumequeue", SCRATCH_FILE_BYTES, access)
+        self._queues.move(folder / "consumequeue", SCRATCH_FILE_BYTES, access, is_made_here=True)
 
     def destroy(self) -> None:
         """Destroy the queues with records in the log. Others stay: their queue offsets are not given again."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from engine.errors import ReadError, RefusedReadError, StoreFullError, UnreadableRangeError
 from engine.files.disk import Disk, flush_error, make_directory
 from engine.files.file_scan import FileProblem, FoundFile, LogPaths, as_paths, file_name, one_of_each, scan_directory
-from engine.files.mapped_file import Access, MappedFile
+from engine.files.mapped_file import Access, FixedFile, MappedFile
 from engine.files.open_files import OpenFiles
 from engine.files.paths import remove_folder, unlink
 from engine.record.kernel.files import FilesByStart, read_through
@@ -153,8 +153,8 @@ class FileQueue(FilesByStart):
         return files, (*problems, *twice)
 
     def _loaded(self, start: int, found: FoundFile) -> MappedFile:
-        access = Access.READ if self._may_only_read(found.path) else self.access
-        file = MappedFile(found.path, self.file_bytes, access, start=start, disk=self._disk)
+        kind, access = (FixedFile, Access.READ) if self._may_only_read(found.path) else (MappedFile, self.access)
+        file = kind(found.path, self.file_bytes, access, start=start, disk=self._disk)
         file.reads_ahead = self._reads_ahead
         file.count_in(self._open_files)
         file.set_end(min(found.size, self.file_bytes))

@@ -25,7 +25,6 @@ from numpy.typing import DTypeLike
 
 from engine.errors import (
     REFUSED_FILE,
-    REFUSED_PAGE,
     ObstructedError,
     ReadError,
     RefusedReadError,
@@ -49,11 +48,10 @@ LARGE_BYTES = 64 << 10
 
 
 class Access(Enum):
-    """READ: another process may write the file. WRITE: we write it. PRIVATE: writes stay in this process's memory."""
+    """READ: another process may write the file; what we write stays in this process's memory. WRITE: we write it."""
 
     READ = "read"
     WRITE = "write"
-    PRIVATE = "private"
 
 
 class WriteDescriptor:
@@ -157,14 +155,13 @@ class MappedFile(FilePositions):
     """
 
     __slots__ = (
-        "_anonymous",
         "_blank_from",
         "_closed",
         "_commit_lock",
         "_descriptor",
         "_disk",
-        "_held",
         "_holders",
+        "_in_memory",
         "_inode",
         "_lock",
         "_open_files",
@@ -189,8 +186,7 @@ class MappedFile(FilePositions):
         self._target = self._buffer = None  # memory for the writer, None: not prepared; the private write buffer
         self._blank_from = size  # bytes from here on are blank: never copied from the buffer
         self._descriptor = WriteDescriptor(path, self._disk)  # open only while bytes are to be written or synced
-        self._anonymous = False  # memory without a file (PRIVATE)
-        self._held = 0  # anonymous: number of leading bytes that came from the file
+        self._in_memory = False  # READ: whether the only copy of some bytes may be in memory
         self._holders = 0
         self._retired = False
         self._closed = False
@@ -212,11 +208,11 @@ class MappedFile(FilePositions):
     ) -> MappedFile:
         """Make a file of zeros with allocated space, nothing written. `sync` makes its size durable; its name is not.
 
-        StoreFullError, OSError: no file is left. PRIVATE uses only memory.
+        StoreFullError, OSError: no file is left. READ uses only memory.
         """
         file = cls(path, size, access, start=start, disk=disk)
         file.set_end(0)
-        if access is Access.PRIVATE:
+        if access is Access.READ:
             file._keep_memory(b"")
         else:
 
@@ -289,16 +285,13 @@ class MappedFile(FilePositions):
                 self._open_map()
             assert self._mapped is not None
             mapped = self._mapped
-        if is_new and self._open_files is not None and not self._anonymous:
+        if is_new and self._open_files is not None:
             self._open_files.add(self)
         return mapped
 
     def _leave_refused(self) -> None:
-        """Drop a map with a page that the disk could not read, to try again. A written PRIVATE map is kept: it has the
-        only copy."""
-        if self._mapped is None or not self._mapped.map.is_refused():
-            return
-        if self.access is not Access.PRIVATE or self._target is None:
+        """Drop a map with a page that the disk could not read, to try again, unless it has the only copy."""
+        if self._mapped is not None and self._mapped.map.is_refused() and not self._in_memory:
             self._mapped = None
             self._target = self._buffer
 
@@ -311,13 +304,8 @@ class MappedFile(FilePositions):
             self._inode, length = found.st_ino, min(self.size, found.st_size)
             if length == 0:
                 raise TruncatedFileError(self.path, self.size, 0)
-            written = self._written_if_little(descriptor, length)
-            if written is not None:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # read no more than was written
-                self._keep_memory(self._read_all(descriptor, written))
-            else:
-                writable, private = self.access is not Access.READ, self.access is Access.PRIVATE
-                self._keep_map(FileMap(descriptor, length, writable=writable, private=private, path=self.path))
+            writable = self.access is Access.WRITE
+            self._keep_map(FileMap(descriptor, length, writable=writable, private=False, path=self.path))
         finally:
             os.close(descriptor)  # the map keeps a duplicate of its own
 
@@ -332,40 +320,43 @@ class MappedFile(FilePositions):
                 raise
             raise RefusedReadError(-1, REFUSED_FILE, self.path, 0) from error
 
-    def _read_all(self, descriptor: int, length: int) -> bytes:
-        """The first `length` bytes of the file. RefusedReadError: the disk can't read them."""
-        found = b""
-        with suppress(OSError):
-            while len(found) < length and (more := os.pread(descriptor, length - len(found), len(found))):
-                found += more
-        if len(found) < length:
-            raise RefusedReadError(-1, REFUSED_PAGE, self.path, len(found))
-        return found
+    def leave_if_little(self) -> None:
+        """READ, while no process writes the file: keep it in memory if little was written, which takes no descriptor.
+        ReadError, OSError."""
+        self._copy_if_little(max((end for _, end in self.data_ranges()), default=0))
 
-    def _written_if_little(self, descriptor: int, length: int) -> int | None:
-        """Number of written bytes if the file is to be copied to memory: PRIVATE, one of very many files, nearly all
-        hole. Else None."""
-        if self.access is not Access.PRIVATE or self.reads_ahead or length < self.size:
-            return None
-        start = next_data(descriptor, 0, length)
-        if start >= length:
-            return 0
-        written = min(next_hole(descriptor, start, length), length)
-        is_little = start == 0 and written <= LARGE_BYTES and next_data(descriptor, written, length) >= length
-        return written if is_little else None
+    def _copy_if_little(self, used: int) -> bool:
+        """Keep a copy of the first `used` bytes in memory. False, and nothing is done, if these are many, the file is
+        short, or the disk refuses a byte."""
+        pages = self.whole()
+        if used > LARGE_BYTES or len(pages) < self.size or refused_end(pages[:used]):
+            return False
+        self._keep_memory(pages[:used])
+        return True
+
+    def _leave_the_file(self) -> None:
+        """READ: keep what is written from now on in this process's memory. Few bytes, or a short file, are copied at
+        once, other pages when they are written."""
+        mapped = self._map()
+        if mapped.pages.size < self.size:
+            self._keep_memory(self.whole())
+        elif not self._copy_if_little(self.wrote):
+            own = FileMap(mapped.map.descriptor, self.size, writable=True, private=True, path=self.path)
+            self._keep_in_memory(own)
 
     def _keep_memory(self, held: bytes | memoryview) -> None:
         """Use anonymous memory, which needs no descriptor, from now on; it begins with the bytes `held`."""
         memory = FileMap(-1, self.size, writable=True, private=True)
         memory.advise(mmap.MADV_NOHUGEPAGE)  # most of it stays untouched
         memoryview(memory)[: len(held)] = held
-        self._anonymous, self._held = True, len(held)
-        self._mapped = Mapped(memory)
+        self._keep_in_memory(memory)
 
-    def _is_in_memory(self) -> bool:
-        if self.access is Access.PRIVATE and not self.reads_ahead:
-            self._map()
-        return self._anonymous
+    def _keep_in_memory(self, memory: FileMap) -> None:
+        with self._lock:
+            self._keep_map(memory)
+            self._in_memory = True
+        if self._open_files is not None:
+            self._open_files.discard(self)
 
     def _keep_map(self, file_map: FileMap) -> None:
         if not self.reads_ahead:
@@ -375,7 +366,7 @@ class MappedFile(FilePositions):
     # writing
 
     def writable(self) -> memoryview:
-        """The whole file for writing in place (WRITE, PRIVATE); moves no position. StoreFullError."""
+        """The whole file for writing in place; moves no position. StoreFullError."""
         target = self._target  # read once: `evict` may reset it at any moment
         if target is None or (self._mapped is not None and self._mapped.map.is_refused()):
             return self._prepare_target()
@@ -435,21 +426,15 @@ class MappedFile(FilePositions):
 
     def _prepare_target(self) -> memoryview:
         """The map for writing; disk space is allocated first for a file that another program left sparse or cut."""
-        if self.access is Access.READ:
-            raise PermissionError(f"{self.path} is mapped for reading")
         if self.access is Access.WRITE:
             with self._sync_lock:
                 allocate(self._descriptor.open(), self.path, self.size, self._disk)
             if self._map().pages.size < self.size:
                 self._mapped = None
-        elif self._map().pages.size < self.size:
-            self._complete_in_memory()
+        elif not self._in_memory:
+            self._leave_the_file()
         target = self._target = memoryview(self._map().map)
         return target
-
-    def _complete_in_memory(self) -> None:
-        """PRIVATE: extend a cut file to its full size in memory."""
-        self._keep_memory(self.whole())
 
     def warm(self) -> None:
         """Write to every page of an unused file, so that its first writer has no page faults."""
@@ -507,21 +492,8 @@ class MappedFile(FilePositions):
         self.set_end(position)
         if self.access is Access.READ:
             return
-        if self.access is Access.PRIVATE and position <= LARGE_BYTES and not self._is_in_memory():
-            self._leave_the_file(position)
-        else:
-            self._zero_from(position, written)
+        self._zero_from(position, written)
         self.sync()
-
-    def _leave_the_file(self, kept: int) -> None:
-        """PRIVATE: copy the first `kept` bytes of the file to anonymous memory, which needs no descriptor."""
-        pages = self.whole()[:kept]
-        with self._lock:
-            self._keep_memory(pages)
-            assert self._mapped is not None
-            self._target = memoryview(self._mapped.map)
-        if self._open_files is not None:
-            self._open_files.discard(self)
 
     def _zero_from(self, position: int, written: int) -> None:
         """Zero non-zero bytes from `position` on; our own writes end at `written`. A short file gets its full length.
@@ -540,17 +512,14 @@ class MappedFile(FilePositions):
     def data_ranges(self, position: int = 0) -> Iterator[tuple[int, int]]:
         """Yields positions [start, end), from `position` on, that may be non-zero: the file without its holes.
         ReadError, OSError."""
-        if self._is_in_memory():
-            if position < self._held:
-                yield position, self._held
+        if self._in_memory:
+            if position < self.readable:
+                yield position, self.readable
             return
-        descriptor = self._open(os.O_RDONLY)
-        try:
-            while (start := next_data(descriptor, position, self.size)) < self.size:
-                position = min(next_hole(descriptor, start, self.size), self.size)
-                yield start, position
-        finally:
-            os.close(descriptor)
+        found = self._map().map
+        while (start := next_data(found.descriptor, position, self.size)) < self.size:
+            position = min(next_hole(found.descriptor, start, self.size), self.size)
+            yield start, position
 
     def cached_ranges(self, position: int = 0) -> Iterator[tuple[int, int]]:
         """Yields positions [start, end), from `position` on, of pages in the kernel's cache: only these may differ from
@@ -614,8 +583,7 @@ class MappedFile(FilePositions):
             return True
 
     def _is_idle_on_disk(self) -> bool:
-        in_memory_only = self._anonymous or (self.access is Access.PRIVATE and self._target is not None)
-        if self._holders or self._buffer is not None or in_memory_only:
+        if self._holders or self._buffer is not None or self._in_memory:
             return False
         try:
             if self.access is Access.WRITE and self.flushed < self.readable:
@@ -664,9 +632,9 @@ class MappedFile(FilePositions):
             return True
 
     def unmap(self) -> None:
-        """Release the map; the next access maps again. Does nothing while the file is held, buffered or PRIVATE."""
+        """Release the map; the next access maps again. Does nothing while the file is held, buffered or in memory."""
         with self._lock:
-            if self.access is not Access.PRIVATE and not self._holders and self._buffer is None:
+            if not self._in_memory and not self._holders and self._buffer is None:
                 self._mapped = self._target = None
 
     def close(self) -> None:
@@ -678,6 +646,16 @@ class MappedFile(FilePositions):
             self._descriptor.close()
         if self._open_files is not None:
             self._open_files.discard(self)
+
+
+class FixedFile(MappedFile):
+    """A file that its writer only reads. Writing to it in memory would lose the messages."""
+
+    __slots__ = ()
+
+    def writable(self) -> memoryview:
+        """PermissionError."""
+        raise PermissionError(f"{self.path} is only read")
 
 
 def unread_end(file: MappedFile, start: int = 0, stop: int | None = None) -> int:

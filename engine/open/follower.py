@@ -371,7 +371,7 @@ class Follower:
         """Go back to the writer's own queues and index."""
         layout, sizes = self._layout, self._choice.sizes
         if self._derivation is not None:
-            self._queues.move(layout.consume_queues, sizes.consume_queue_bytes, Access.READ)
+            self._queues.move(layout.consume_queues, sizes.consume_queue_bytes, Access.READ, is_made_here=False)
         self._index.move(layout.index, sizes.index_slots, sizes.index_entries, Access.READ)
         self.close()
 

@@ -1,8 +1,8 @@
 """Opening a store in one of three modes (docs/format.md, 8).
 
 WRITE      takes the lock, leaves `abort`, recovers on disk
-READ_ONLY  refused beside a writer; recovers in private memory
-FOLLOW     beside a writer; locks, recovers and writes nothing
+READ_ONLY  refused beside a writer; recovers in memory
+FOLLOW     beside a writer; locks and recovers nothing
 """
 
 from __future__ import annotations
@@ -142,15 +142,11 @@ def open_store(path: Path, config: StoreConfig, create: bool) -> Opened:
         refuse_folders(layout)
     else:
         refuse_unreadable(layout)
-    opened = {
-        OpenMode.WRITE: _open_past_refused if config.stopped is None else _open_read_only,
-        OpenMode.READ_ONLY: _open_read_only,
-        OpenMode.FOLLOW: _open_following,
-    }
+    writes = config.mode is OpenMode.WRITE and config.stopped is None
     back = "can't be read: topics that were deleted may be there again"
     notes = [f"{layout.shown(path)} {back}: {why}" for path, why in unreadable([layout.deleted_topics])]
     with uncollected():  # the collector would traverse thousands of queues
-        found = opened[config.mode](layout, config)
+        found = (_open_past_refused if writes else _open_reading)(layout, config)
     found.parts.queues.make_refused(LogEntries(found.parts))  # recovery itself makes refused queues again
     return replace(found, recovered=found.recovered.with_notes(notes))
 
@@ -222,15 +218,31 @@ def _topics_to_write(layout: StoreLayout, config: StoreConfig) -> tuple[TopicTab
     return table, notes
 
 
-def _open_read_only(layout: StoreLayout, config: StoreConfig) -> Opened:
-    """Open in READ_ONLY, or in WRITE if the store is stopped: then the lock is taken if the disk allows it."""
+def _open_reading(layout: StoreLayout, config: StoreConfig) -> Opened:
+    """Open in READ_ONLY or FOLLOW, or in WRITE if the store is stopped; then take the lock if the disk allows it."""
     with ExitStack() as stack:
         lock = _lock_if_possible(layout) if config.mode is OpenMode.WRITE else None
         if lock is not None:
             stack.enter_context(lock)
-        opened = _read_at_rest(layout, config, lock)
+        elif config.mode is not OpenMode.FOLLOW and (holder := StoreLock.holder(layout.lock)) is not None:
+            raise StoreLockedError(layout.root, holder or None)
+        table = read_topics(layout, config)
+        kind = features_of(layout, table)
+        choice = choose_at(layout, config)
+        if kind.has_batches and config.mode is not OpenMode.FOLLOW:
+            note = "a broker's index lacks the keys of messages within batches"
+            choice = replace(choice, rebuild_index=True, note=note)
+        parts = open_store_files(layout, config, choice.sizes, Access.READ)
+        stack.callback(parts.close)
+        if config.mode is OpenMode.FOLLOW:
+            parts.queues.recover(scan=False)
+            recovered = RecoveryResult(RecoveryReport(), None, {})
+        else:
+            is_known = table.problem is None and kind.topics_known
+            topics = frozenset(table.names()) if is_known else frozenset()
+            recovered = _recover_in_memory(parts, choice, config, topics, is_locked=lock is not None)
         stack.pop_all()
-    return opened
+    return Opened(parts, table, recovered, lock, choice, kind, read_identity(layout))
 
 
 def _lock_if_possible(layout: StoreLayout) -> StoreLock | None:
@@ -240,29 +252,21 @@ def _lock_if_possible(layout: StoreLayout) -> StoreLock | None:
         return None
 
 
-def _read_at_rest(layout: StoreLayout, config: StoreConfig, lock: StoreLock | None) -> Opened:
-    holder = StoreLock.holder(layout.lock)
-    if holder is not None and lock is None:
-        raise StoreLockedError(layout.root, holder or None)
-    table = read_topics(layout, config)
-    kind = features_of(layout, table)
-    choice = choose_at(layout, config)
-    if kind.has_batches:
-        choice = replace(choice, rebuild_index=True, note="a broker's index lacks the keys of messages within batches")
-    with ExitStack() as stack:
-        parts = open_store_files(layout, config, choice.sizes, Access.PRIVATE)
-        stack.callback(parts.close)
-        parts.queues.unread = {}
-        last_shutdown = read_last_shutdown(layout)
-        is_known = table.problem is None and kind.topics_known
-        topics = frozenset(table.names()) if is_known else frozenset()
-        recovered = _recover(parts, last_shutdown, choice, config, topics, lambda topic: None)
-        if lock is None:
-            _require_at_rest(layout, last_shutdown)
-        recovered = recovered.with_notes([f"made again in memory: {error}" for error in parts.queues.unread.values()])
-        parts.queues.unread = None  # later ones raise their error: nothing makes them again
-        stack.pop_all()
-    return Opened(parts, table, recovered, lock, choice, kind, read_identity(layout))
+def _recover_in_memory(
+    parts: StoreFiles, choice: ChosenSizes, config: StoreConfig, topics: frozenset[str], *, is_locked: bool
+) -> RecoveryResult:
+    """Recover a store that no process writes, without a change on disk. StoreLockedError: a writer opened it meanwhile,
+    unless `is_locked`."""
+    parts.queues.unread = {}
+    last_shutdown = read_last_shutdown(parts.layout)
+    recovered = _recover(parts, last_shutdown, choice, config, topics, lambda topic: None)
+    if not is_locked:
+        _require_at_rest(parts.layout, last_shutdown)
+    parts.log.files.truncate(parts.log.readable_end)  # later files are not the log's
+    parts.index.flush()  # from the memtable to the files, in memory
+    notes = [f"made again in memory: {error}" for error in parts.queues.unread.values()]
+    parts.queues.unread = None  # later ones raise their error: nothing makes them again
+    return recovered.with_notes(notes)
 
 
 def _require_at_rest(layout: StoreLayout, last_shutdown: LastShutdown) -> None:
@@ -271,19 +275,6 @@ def _require_at_rest(layout: StoreLayout, last_shutdown: LastShutdown) -> None:
     reopened = last_shutdown.clean and layout.abort.exists()
     if holder is not None or reopened or written_ns(layout.lock) != last_shutdown.lock_mtime_ns:
         raise StoreLockedError(layout.root, holder or None)
-
-
-def _open_following(layout: StoreLayout, config: StoreConfig) -> Opened:
-    table = read_topics(layout, config)
-    kind = features_of(layout, table)
-    choice = choose_at(layout, config)
-    with ExitStack() as stack:
-        parts = open_store_files(layout, config, choice.sizes, Access.READ)
-        stack.callback(parts.close)
-        parts.queues.recover(scan=False)
-        stack.pop_all()
-    recovered = RecoveryResult(RecoveryReport(), None, {})
-    return Opened(parts, table, recovered, None, choice, kind, read_identity(layout))
 
 
 def _recover(

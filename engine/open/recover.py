@@ -374,8 +374,6 @@ class _Recovery:
         self._take_numbers()
         if parts.access is Access.WRITE and self._log.files.last is not None:
             self._bring_to_disk(end, min(trusted_end, end))
-        if parts.access is Access.PRIVATE:
-            parts.index.flush()  # from the memtable to the files, which are in private memory
         newest = self._newest()
         self._log.resume(end, newest.store_time_ms if newest else 0)
         parts.queues.expire(self._log.min_offset)

@@ -49,7 +49,7 @@ class DerivedIndex:
         self._scratch = ScratchDirectory(cache, SCRATCH_PREFIX) if cache is not None else None
         self.end = log.min_offset
         root = self._scratch.path if self._scratch is not None else parts.layout.own
-        access = Access.WRITE if self._scratch is not None else Access.PRIVATE
+        access = Access.WRITE if self._scratch is not None else Access.READ
         parts.index.begin_anew(root, access)
 
     def advance(self, end: int, most_bytes: int) -> bool:
@@ -94,7 +94,7 @@ class Derivation:
         self._waiting: ScannedRecords | None = None
         self._stuck: tuple[int, bytes, float, float] | None = None
         root = self._scratch.path if self._scratch is not None else parts.layout.own
-        access = Access.WRITE if self._scratch is not None else Access.PRIVATE
+        access = Access.WRITE if self._scratch is not None else Access.READ
         for kind in parts.derived:
             kind.begin_anew(root, access)
         self._log_scan = self._scan_from(self._log.min_offset)

@@ -65,7 +65,7 @@ def consume_queue(data: bytes) -> None:
         for start in range(0, len(data), QUEUE_FILE_BYTES):
             piece = data[start : start + QUEUE_FILE_BYTES].ljust(QUEUE_FILE_BYTES, b"\0")
             (Path(folder) / f"{start:020d}").write_bytes(piece)
-        queue = ConsumeQueue("T", 0, FileQueue(Path(folder), QUEUE_FILE_BYTES, Access.PRIVATE))
+        queue = ConsumeQueue("T", 0, FileQueue(Path(folder), QUEUE_FILE_BYTES, Access.READ))
         queue.recover()
         assert 0 <= queue.first_offset <= queue.min_offset <= queue.max_offset <= len(data) // 20 + 32
         entries = queue.entries(queue.first_offset, queue.max_offset - queue.first_offset)
@@ -81,7 +81,7 @@ def index(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "20260101000000000"
         path.write_bytes(data[:size].ljust(size, b"\0"))
-        file = IndexFile(MappedFile(path, size, Access.PRIVATE), SLOTS, ENTRIES)
+        file = IndexFile(MappedFile(path, size, Access.READ), SLOTS, ENTRIES)
         for key_hash in range(SLOTS + 1):
             assert len(list(Candidates([], (file,), key_hash, -(1 << 63), False))) <= ENTRIES
         kept = file.truncate(1000, lambda physical_offset: 0)  # nothing kept: the caller deletes the file

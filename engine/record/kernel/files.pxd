@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t
 cdef class FileMap:
     cdef void *memory
     cdef Py_ssize_t size
-    cdef int descriptor
+    cdef readonly int descriptor
     cdef bint is_writable
     cdef int guarded_as
     cdef readonly object path

@@ -6,6 +6,8 @@ from engine.files.mapped_file import MappedFile
 from engine.record.kernel.pages import Pages
 
 class FileMap:
+    @property
+    def descriptor(self) -> int: ...
     def __init__(
         self, descriptor: int, size: int, *, writable: bool, private: bool, path: Path | None = None
     ) -> None: ...

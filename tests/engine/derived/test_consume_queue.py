@@ -224,7 +224,6 @@ def test_recovery_ends_before_a_broken_entry(open_queue: Opener, tmp_path: Path,
     raw[position : position + len(damage)] = damage
     path.write_bytes(raw)
     assert open_queue(Access.READ).max_offset == 5
-    assert open_queue(Access.PRIVATE).max_offset == 5
     assert path.read_bytes() == raw
     assert open_queue(Access.WRITE).max_offset == 5
     assert path.read_bytes()[100:] == bytes(60)
@@ -238,10 +237,10 @@ def test_entries_before_a_missing_file_are_left_out(open_queue: Opener, tmp_path
     assert (queue.min_offset, queue.max_offset) == (16, 28)
 
 
-def test_a_private_queue_is_rebuilt_in_memory_alone(open_queue: Opener, tmp_path: Path) -> None:
+def test_a_queue_that_is_only_read_is_rebuilt_in_memory_alone(open_queue: Opener, tmp_path: Path) -> None:
     open_queue().append(0, entries_of([10 * i for i in range(6)]))
     before = {path: path.read_bytes() for path in (tmp_path / "orders/3").iterdir()}
-    queue = open_queue(Access.PRIVATE)
+    queue = open_queue(Access.READ)
     queue.truncate(40)
     queue.append(4, entries_of([400 + 10 * i for i in range(10)]))
     queue.files.flush()
@@ -264,7 +263,7 @@ def test_garbage_is_recovered_searched_and_appended_to_without_harm(
     directory = tmp_path_factory.mktemp("garbage")
     for number, raw in enumerate(contents):
         (directory / f"{number * FILE_BYTES:020d}").write_bytes(raw)
-    queue = ConsumeQueue("t", 0, FileQueue(directory, FILE_BYTES, Access.PRIVATE))
+    queue = ConsumeQueue("t", 0, FileQueue(directory, FILE_BYTES, Access.READ))
     queue.recover()
     queue.begin_at(physical_offset)
     assert 0 <= queue.min_offset <= queue.max_offset <= FILE_ENTRIES * len(contents)
@@ -285,7 +284,7 @@ def test_offset_at_is_the_first_message_stored_at_or_after(
 ) -> None:
     times = np.cumsum(steps).tolist()
     unreadable = data.draw(st.sets(st.integers(0, len(times) - 2))) if len(times) > 1 else set()
-    queue = ConsumeQueue("t", 0, FileQueue(tmp_path_factory.mktemp("q") / "q", FILE_BYTES, Access.PRIVATE))
+    queue = ConsumeQueue("t", 0, FileQueue(tmp_path_factory.mktemp("q") / "q", FILE_BYTES, Access.READ))
     queue.recover()
     queue.append(3, entries_of([10 * i for i in range(len(times))]))
     found = queue.offset_at(wanted, lambda place: -1 if place // 10 in unreadable else times[place // 10])

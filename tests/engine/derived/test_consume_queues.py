@@ -279,6 +279,7 @@ def test_a_removed_topic_is_gone_with_its_directories(tmp_path: Path) -> None:
 
 def test_a_follower_finds_new_queues_and_entries_and_forgets_removed_ones(tmp_path: Path) -> None:
     writer, follower = opened(tmp_path), opened(tmp_path, Access.READ)
+    assert follower.refresh(0) == []
     waiting = follower.get_or_create("a", 0)
     before = follower.generation
     assert follower.refresh(0) == []

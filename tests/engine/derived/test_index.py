@@ -244,12 +244,12 @@ def test_files_of_other_sizes_are_told_apart_and_stay_when_the_index_is_made_ane
     assert list(again.candidates("t", "k")) == [0]
 
 
-def test_a_private_index_changes_nothing_on_disk(tmp_path: Path) -> None:
+def test_an_index_that_is_only_read_changes_nothing_on_disk(tmp_path: Path) -> None:
     index = new_index(tmp_path)
     put(index, [("t", ["k"])] * 3)
     index.flush()
     before = contents(tmp_path)
-    private = new_index(tmp_path, Access.PRIVATE)
+    private = new_index(tmp_path, Access.READ)
     private.truncate(150, lambda place: NOW_MS)
     put(private, [("t", ["k"])] * 9, 4)
     private.flush()

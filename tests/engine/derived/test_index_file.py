@@ -34,7 +34,7 @@ Key = tuple[int, int, int]
 
 
 def new_file(slots: int = SLOTS, entries: int = ENTRIES) -> IndexFile:
-    file = MappedFile.create(Path("index"), index_file_bytes(slots, entries), Access.PRIVATE)
+    file = MappedFile.create(Path("index"), index_file_bytes(slots, entries), Access.READ)
     file.set_end(file.size)
     return IndexFile(file, slots, entries)
 

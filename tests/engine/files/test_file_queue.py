@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from engine.errors import FlushFailedError, NoDescriptorError, RetiredFileError, StoreFullError, UnreadableRangeError
 from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue
+from engine.files.file_scan import LogPaths
 from engine.files.mapped_file import Access, MappedFile
 
 SIZE = 4096
@@ -336,14 +337,14 @@ def test_close_deletes_reserved_files_that_were_not_used(tmp_path: Path) -> None
     assert os.listdir(tmp_path / "q") == [name(0)]
 
 
-def test_a_private_queue_changes_no_file(tmp_path: Path) -> None:
+def test_a_queue_that_is_only_read_changes_no_file(tmp_path: Path) -> None:
     filled(tmp_path / "q", 3, last_bytes=100)
     before = {path.name: path.read_bytes() for path in (tmp_path / "q").iterdir()}
-    empty = opened(tmp_path / "none", Access.PRIVATE)
+    empty = opened(tmp_path / "none", Access.READ)
     empty.append(b"mine")
     assert empty.flush() == 4
     assert not (tmp_path / "none").exists()
-    queue = opened(tmp_path / "q", Access.PRIVATE)
+    queue = opened(tmp_path / "q", Access.READ)
     queue.truncate(SIZE + 10)
     for _ in range(2):
         queue.append(bytes(queue.last.remaining) if queue.last else b"")
@@ -353,6 +354,16 @@ def test_a_private_queue_changes_no_file(tmp_path: Path) -> None:
     queue.delete_all()
     queue.close()
     assert {path.name: path.read_bytes() for path in (tmp_path / "q").iterdir()} == before
+
+
+def test_files_of_a_folder_that_is_only_read_take_no_byte(tmp_path: Path) -> None:
+    filled(tmp_path / "read", 1)
+    queue = FileQueue(LogPaths((tmp_path / "written",), (tmp_path / "read",)), SIZE, Access.WRITE)
+    queue.set_end(10)
+    with pytest.raises(PermissionError):
+        queue.append(b"mine")
+    assert queue.max_offset == 10
+    queue.close()
 
 
 def test_refresh_sees_files_that_came_and_went(tmp_path: Path) -> None:
@@ -389,6 +400,7 @@ APPEND = """
 import sys
 from pathlib import Path
 from engine.files.file_queue import FileQueue
+from engine.files.file_scan import LogPaths
 from engine.files.mapped_file import Access
 queue = FileQueue(Path(sys.argv[1]), 4096, Access.WRITE)
 for line in sys.stdin:

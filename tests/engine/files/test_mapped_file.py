@@ -10,7 +10,7 @@ import pytest
 
 from engine.errors import RetiredFileError, StoreFullError, TruncatedFileError, UnreadableRangeError
 from engine.files.disk import Disk
-from engine.files.mapped_file import Access, MappedFile
+from engine.files.mapped_file import LARGE_BYTES, Access, MappedFile
 
 SIZE = 4 * 4096
 
@@ -69,7 +69,7 @@ def test_append_writes_then_publishes(path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [9, 300, 4096, 10_000, 65_544, 200_000])
-@pytest.mark.parametrize("access", [Access.WRITE, Access.PRIVATE])
+@pytest.mark.parametrize("access", [Access.WRITE, Access.READ])
 @pytest.mark.parametrize("buffered", [False, True])
 def test_append_stores_any_length(path: Path, size: int, access: Access, buffered: bool) -> None:
     file = MappedFile.create(path, 500_000, access)
@@ -255,29 +255,26 @@ def test_truncate_finds_stale_bytes_after_holes(path: Path) -> None:
     file.close()
 
 
-def test_a_file_mapped_for_reading_is_never_written(path: Path) -> None:
-    path.write_bytes(b"r" * SIZE)
-    file = MappedFile(path, SIZE, Access.READ)
-    file.truncate(10)
-    with pytest.raises(PermissionError):
-        file.append(b"x")
-    file.retire()
-    assert path.read_bytes() == b"r" * SIZE
-
-
-def test_private_writes_stay_in_memory(path: Path) -> None:
-    path.write_bytes(b"r" * SIZE)
-    file = MappedFile(path, SIZE, Access.PRIVATE)
-    file.truncate(10)
+@pytest.mark.parametrize("size", [SIZE, LARGE_BYTES + 2 * SIZE])
+@pytest.mark.parametrize("missing", [0, 100])
+def test_what_is_written_to_a_file_mapped_for_reading_stays_in_memory(path: Path, size: int, missing: int) -> None:
+    path.write_bytes(b"r" * (size - missing))
+    file = MappedFile(path, size, Access.READ)
+    kept = size - SIZE + 10
+    file.truncate(kept)
     file.append(b"mine")
-    assert bytes(file.pages()) == b"r" * 10 + b"mine"
     file.sync()
+    assert not file.evict()
+    file.unmap()
+    assert bytes(file.pages()) == b"r" * kept + b"mine"
+    file.append(bytes(file.remaining))
+    assert file.full
     file.retire()
-    assert path.read_bytes() == b"r" * SIZE
+    assert path.read_bytes() == b"r" * (size - missing)
 
 
-def test_a_private_file_needs_no_file(path: Path) -> None:
-    file = MappedFile.create(path, SIZE, Access.PRIVATE)
+def test_a_file_that_is_made_for_reading_needs_no_file(path: Path) -> None:
+    file = MappedFile.create(path, SIZE, Access.READ)
     file.append(b"mine")
     file.unmap()
     assert bytes(file.view(0, 4)) == b"mine"

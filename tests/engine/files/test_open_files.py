@@ -143,11 +143,11 @@ def test_a_file_that_somebody_holds_or_that_is_only_in_memory_is_not_evicted(tmp
     path.write_bytes(bytes(SIZE))
     held = MappedFile(path, SIZE, Access.WRITE)
     assert held.hold()
-    overlaid = MappedFile(path, SIZE, Access.PRIVATE)
+    overlaid = MappedFile(path, SIZE, Access.READ)
     overlaid.writable()[0:1] = b"x"
     buffered = MappedFile.create(tmp_path / "other", SIZE, Access.WRITE)
     buffered.attach_buffer(memoryview(bytearray(SIZE)))
-    unfiled = MappedFile.create(tmp_path / "none", SIZE, Access.PRIVATE)
+    unfiled = MappedFile.create(tmp_path / "none", SIZE, Access.READ)
     files = (held, overlaid, buffered, unfiled)
     assert not any(file.evict() for file in files)
     assert bytes(overlaid.view(0, 1)) == b"x"
@@ -155,6 +155,29 @@ def test_a_file_that_somebody_holds_or_that_is_only_in_memory_is_not_evicted(tmp
     assert held.evict()
     for file in files:
         file.close()
+
+
+def test_a_file_with_little_in_it_is_kept_in_memory_with_all_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"little")
+    os.truncate(path, 4 * LARGE_BYTES)
+    file = MappedFile(path, 4 * LARGE_BYTES, Access.READ)
+    assert bytes(file.view(0, 6)) == b"little"
+    assert descriptors(tmp_path) == 1
+    file.leave_if_little()
+    assert descriptors(tmp_path) == 0
+    assert (file.wrote, bytes(file.pages())) == (4 * LARGE_BYTES, path.read_bytes())
+    file.close()
+
+
+def test_a_file_with_much_in_it_stays_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"m" * (LARGE_BYTES + 1))
+    file = MappedFile(path, LARGE_BYTES + 1, Access.READ)
+    file.leave_if_little()
+    assert file.evict()
+    assert bytes(file.pages()) == path.read_bytes()
+    file.close()
 
 
 def test_a_file_whose_sync_fails_is_not_evicted_and_the_next_sync_says_so(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ values = st.sampled_from(["x", "x y", " ", "TagA", "значение", "", "v\x0
 def test_columns_read_whatever_properties_there_are(
     tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[bytes, list[tuple[str, str]], bool]]
 ) -> None:
-    store = SmallStore(tmp_path_factory.mktemp("block"), access=Access.PRIVATE)
+    store = SmallStore(tmp_path_factory.mktemp("block"), access=Access.READ)
     places = []
     for body, items, ipv6 in wanted:
         host = Host(bytes(range(16)), 7) if ipv6 else Host(b"\x01\x02\x03\x04", 80)

@@ -71,7 +71,7 @@ def test_any_range_of_the_stream_is_that_of_the_bodies_joined(
     ranges: list[tuple[int, int]],
 ) -> None:
     folder = tmp_path_factory.mktemp("stream")
-    store = SmallStore(folder, access=Access.PRIVATE)
+    store = SmallStore(folder, access=Access.READ)
     stream = stream_of(sums_of(store, folder), store.queue("t"))
     assert stream.size == 0
     for number, body in enumerate(bodies):
@@ -92,7 +92,7 @@ def test_any_range_of_the_stream_is_that_of_the_bodies_joined(
 
 
 def test_size_and_bytes_follow_the_queue_over_many_blocks(tmp_path: Path) -> None:
-    store = SmallStore(tmp_path, log_bytes=1 << 16, access=Access.PRIVATE)
+    store = SmallStore(tmp_path, log_bytes=1 << 16, access=Access.READ)
     stream = stream_of(sums_of(store, tmp_path), store.queue("t"))
     bodies: list[bytes] = []
     for count in (1, BLOCK_MESSAGES - 2, 1, 1, 2 * BLOCK_MESSAGES + 5, 3):
@@ -105,7 +105,7 @@ def test_size_and_bytes_follow_the_queue_over_many_blocks(tmp_path: Path) -> Non
 
 
 def test_a_reader_goes_straight_on_or_anywhere_and_what_it_was_given_stays(tmp_path: Path) -> None:
-    store = SmallStore(tmp_path, log_bytes=1 << 16, access=Access.PRIVATE)
+    store = SmallStore(tmp_path, log_bytes=1 << 16, access=Access.READ)
     stream = stream_of(sums_of(store, tmp_path), store.queue("t"))
     reader = stream.reader()
     bodies: list[bytes] = []
@@ -122,7 +122,7 @@ def test_a_reader_goes_straight_on_or_anywhere_and_what_it_was_given_stays(tmp_p
 
 
 def test_a_reader_goes_straight_on_over_what_is_compressed_or_left_out(tmp_path: Path) -> None:
-    store = SmallStore(tmp_path, log_bytes=1 << 18, access=Access.PRIVATE)
+    store = SmallStore(tmp_path, log_bytes=1 << 18, access=Access.READ)
     bodies = many(5 * BLOCK_MESSAGES + 50)
     packed, damaged = BLOCK_MESSAGES + 7, 3 * BLOCK_MESSAGES + 5
     for number, body in enumerate(bodies):
@@ -139,7 +139,7 @@ def test_a_reader_goes_straight_on_over_what_is_compressed_or_left_out(tmp_path:
 
 def test_a_reader_of_long_messages_keeps_a_few_of_them_in_memory_not_a_block(tmp_path: Path) -> None:
     bodies = [bytes([number]) * 500_000 for number in range(40)]
-    store = SmallStore(tmp_path, log_bytes=1 << 24, access=Access.PRIVATE)
+    store = SmallStore(tmp_path, log_bytes=1 << 24, access=Access.READ)
     put_all(store, bodies)
     stream = stream_of(sums_of(store, tmp_path), store.queue("t"))
     reader, text = stream.reader(), joined(bodies)
@@ -174,7 +174,7 @@ class Background(Executor):
 
 @pytest.fixture
 def long_store(tmp_path: Path) -> Iterator[SmallStore]:
-    store = SmallStore(tmp_path, log_bytes=1 << 20, access=Access.PRIVATE)
+    store = SmallStore(tmp_path, log_bytes=1 << 20, access=Access.READ)
     put_all(store, LONG_BODIES)
     yield store
     store.close()
@@ -387,7 +387,7 @@ def test_a_queue_that_was_cut_is_summed_anew_from_there(tmp_path: Path) -> None:
 
 
 def test_what_was_summed_before_stays_an_answer_while_more_is_summed(tmp_path: Path) -> None:
-    store = SmallStore(tmp_path, log_bytes=1 << 18, access=Access.PRIVATE)
+    store = SmallStore(tmp_path, log_bytes=1 << 18, access=Access.READ)
     sums = sums_of(store, tmp_path).of(store.queue("t"))
     put_all(store, many(10))
     before = sums.grow()
