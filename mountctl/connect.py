@@ -204,8 +204,8 @@ def _is_behind(store: MessageStore, status: Mapping[str, Any]) -> bool:
         return True
     if store.physical_end >= stats["physical_end"]:
         return False
-    # The daemon's log ends after pages that the disk refuses; they may contain no message.
-    return not store.not_shown or any(
+    # The daemon's log may end after pages that the disk refuses, with no message in them.
+    return any(
         _end_of(store, topic, int(queue)) < bounds["max_offset"]
         for topic, its in status["topics"].items()
         for queue, bounds in its["queues"].items()

@@ -28,6 +28,8 @@ SHORT = (
     "all of fsstore/ refused, closed store, repair",
     "lock refused, closed store, put",
     "first page of a later log file not opened, closed store, write mount, fault first, files",
+    "page after the log's end refused, killed store, write mount, fault first, verbs",
+    "all of fsstore/ refused, closed store, write mount, fault later, verbs",
     "newest page of the log not opened, killed store, write mount, fault first, verbs",
     "first page of the log not opened, closed store, export",
     "checkpoint not opened, killed store, check",
