@@ -116,14 +116,16 @@ class Mount:
         return [os.fsdecode(name) for name in self.entries(path)]
 
 
-def patiently(request: Callable[..., T], *arguments: object) -> T:
-    """The core's answer, after whatever slow work that takes."""
+def patiently(
+    request: Callable[..., T], *arguments: object, do: Callable[[Callable[[], object]], object] = lambda work: work()
+) -> T:
+    """The core's answer, after whatever slow work that takes, which `do` does."""
     done = []  # held until it is answered
     while True:
         try:
             return request(*arguments)
         except SlowWork as slow:
-            slow.work()
+            do(slow.work)
             done.append(slow.with_traceback(None))  # else it and this frame would hold each other
 
 

@@ -63,17 +63,15 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     return Watch(monkeypatch)
 
 
+def in_a_thread(work: Callable[[], object]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
 def in_threads(request: Callable[..., T], *arguments: object) -> T:
     """The core's answer; its slow work is done on other threads, as a mount has it."""
-    done = []  # held until it is answered
-    while True:
-        try:
-            return request(*arguments)
-        except SlowWork as slow:
-            thread = threading.Thread(target=slow.work)
-            thread.start()
-            thread.join()
-            done.append(slow.with_traceback(None))  # else it and this frame would hold each other
+    return patiently(request, *arguments, do=in_a_thread)
 
 
 def look_up(mount: Mount, path: str) -> Attributes:
@@ -221,8 +219,6 @@ def test_a_block_of_large_messages_is_measured_in_slices_after_a_restart(
                 assert bytes(mount.fs.read(handle, 5_000_000 - 3, 5)) == b"xx\nxx"
                 break
             except SlowWork as slow:
-                thread = threading.Thread(target=slow.work)
-                thread.start()
-                thread.join()
+                in_a_thread(slow.work)
                 most = max(most, watch.take())
         assert 0 < most < BLOCK_MESSAGES // 4, "some messages, then a window of text: never the block"
