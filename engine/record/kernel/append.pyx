@@ -37,9 +37,9 @@ cdef extern from "<time.h>" nogil:
     int clock_gettime(int clock, timespec *now)
 
 cdef enum:
-    HEAD_BYTES = 8  # what a record shows itself by is written last; and what stays free behind it
+    HEAD_BYTES = 8  # a record's head, which is written last, and the space that stays free after the record
     ENTRY_BYTES = 20
-    LONG_BYTES = 64 << 10  # from there on a system call writes it, while other threads run
+    LONG_BYTES = 64 << 10  # longer records are written by a system call, while other threads run
     NO_BLOCK = -1
     MOST_TEXT_BLOCKS = 1 << 17  # which nobody takes: of 134 million messages
 
@@ -119,7 +119,7 @@ cdef class QueueEnd:
         return entry
 
     def add_entry(self, int64_t queue_offset, int64_t physical_offset, int32_t size, int64_t tags_code):
-        """Append an entry; False, and nothing is done, when something about that is rare."""
+        """Append an entry; False, and nothing is done, in rare cases."""
         if queue_offset != self._max or not self.takes_entry(physical_offset):
             return False
         self.put_entry(physical_offset, size, tags_code)
@@ -164,12 +164,12 @@ cdef class QueueEnd:
             self.note_text(queue_offset + row, physical_offsets[row], sizes[row])
 
     def forget_texts(self):
-        """What was noted is not so any more."""
+        """Forget the noted sizes."""
         self.text_blocks.clear()
         self._text_next = NO_BLOCK
 
     cdef void note_text(self, int64_t queue_offset, int64_t physical_offset, int64_t text_bytes) noexcept:
-        """A block counts when all of its messages are noted, one after the other."""
+        """A block counts if all of its messages are noted in their order."""
         if queue_offset % BLOCK_MESSAGES == 0:
             self._text_begin, self._text_bytes = physical_offset, 0
         elif queue_offset != self._text_next:
@@ -204,7 +204,7 @@ cdef class DispatchEnd:
         self.touched = set()
 
     cdef append(self, LogEnd log, EncodedBatch record, QueueEnd queue):
-        """Store and dispatch one record at once. None when something about that is rare: nothing was done."""
+        """Store and dispatch one record. None, and nothing is done, in rare cases."""
         if not self.at_once:
             return None
         stored = append_one(log, record, queue, self._index.memtable, self._kind)
@@ -231,7 +231,7 @@ cdef class PutEnd:
         self._unwritable = unwritable
 
     def put(self, message, queue_id, QueueEnd queue=None):
-        """Store one message. `queue` is that of `queue_id`, where it was looked up already."""
+        """Store one message. `queue` is the queue of `queue_id`, if it was looked up already."""
         cdef tuple fields = astuple(message)
         if queue is None:
             queue = self._by_key.get((fields[0], queue_id))
@@ -244,7 +244,7 @@ cdef class PutEnd:
         return has_any(properties, self._special)
 
     def put_record(self, message, EncodedBatch record not None, queue_id, QueueEnd queue):
-        """Store a message that was encoded; `queue` None: it gets one."""
+        """Store an encoded message; `queue` None: one is chosen."""
         return self.store(message, record, queue_id, queue)
 
     cdef store(self, message, EncodedBatch record, queue_id, QueueEnd queue):
@@ -301,11 +301,11 @@ cpdef append_one(LogEnd log, EncodedBatch record, QueueEnd queue, KeyMemtable ke
     memcpy(at, record.data, HEAD_BYTES)
     in_this_order()
     if is_refused(at, record.size):
-        memset(at, 0, record.size)  # nothing of it may follow the next one that is stored
+        memset(at, 0, record.size)  # no byte of it may follow the next record
         raise refusal_of(at, record.size)
     file.wrote += record.size
     file.readable = file.wrote
-    log.last_store_time_ms = store_time_ms  # after publishing: who reads it, then flushes, has flushed that record
+    log.last_store_time_ms = store_time_ms  # after publishing: a reader that flushes next has flushed this record
     queue.put_entry(physical_offset, <int32_t> record.size, record.rows[0].tags_code)
     queue.note_text(queue._max - 1, physical_offset, record.rows[0].text_bytes)
     keys.add_all(record, physical_offset, store_time_ms)

@@ -87,7 +87,7 @@ cdef class Candidates:
     cdef list found
     cdef tuple tables
     cdef object first  # the first of distinct ones
-    cdef set seen  # with those after it
+    cdef set seen  # with later results
     cdef bint distinct
     cdef int32_t key_hash
     cdef int64_t least, number, most
@@ -114,7 +114,7 @@ cdef class Candidates:
                 return place
 
     cdef bint is_new(self, place) except -1:
-        """Whether it is another than those before; noted."""
+        """Note it; returns whether it is new."""
         if self.first is None:
             self.first = place
             return True
@@ -155,7 +155,7 @@ cdef class Candidates:
 
 
 cdef class KeyIndex:
-    """Keys that wait in memory, and the index files, oldest first: where records with a key may be."""
+    """The memtable of keys, and the index files, oldest first: they lead to records that may have a key."""
 
     cdef public KeyMemtable memtable
     cdef public tuple _files
@@ -164,5 +164,5 @@ cdef class KeyIndex:
         """Physical offsets of records that may carry `key`, newest first, none before `min_physical_offset`; each once
         if they are to be `distinct`, for which all have to be remembered."""
         cdef int32_t key_hash = index_hash_of(hash_text(key, hash_text("#", hash_text(topic, 0))))
-        cdef list in_memory = self.memtable.find(key_hash)  # before the files, as keys move: none is missed
+        cdef list in_memory = self.memtable.find(key_hash)  # before the files, because keys move from memory to files
         return Candidates(in_memory, self._files, key_hash, min_physical_offset, distinct)

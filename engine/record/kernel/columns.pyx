@@ -35,7 +35,7 @@ cdef enum:
     KNOWN_TEXTS = 64
 
 NO_LEAD, SIZED = -1, -2
-cdef uint64_t SECRET = int.from_bytes(os.urandom(8), "little")  # nobody can choose texts that hash alike
+cdef uint64_t SECRET = int.from_bytes(os.urandom(8), "little")  # a publisher can't choose texts with equal hashes
 
 
 cdef struct Text:
@@ -68,7 +68,7 @@ cdef class Ranges:
         return 0 <= size <= self.data.shape[0] and 0 <= start <= self.data.shape[0] - size
 
     cdef int64_t total(self, int64_t item_bytes) except -1:
-        """How many items of that size there may be, at most: bytes of 1. IndexError: a size is none."""
+        """The number of items of that size that the ranges fill. IndexError: a size is invalid."""
         cdef int64_t row, found = 0
         with nogil:
             for row in range(self.count):
@@ -121,7 +121,7 @@ def gather(data, starts, sizes, int lead=NO_LEAD, target=None):
 
 
 cdef inline bint next_item(bytes_at *at, bytes_at end, Text *name, Text *value) noexcept nogil:
-    """Set `name` and `value` to the next property that has both, `at` to what is behind it; False without one."""
+    """Set `name` and `value` to the next property that has both, and `at` to its end; False without one."""
     cdef bytes_at begin, name_end, item_end
     while at[0] < end:
         begin, item_end = at[0], find_byte(at[0], end, VALUE_END)
@@ -188,7 +188,7 @@ cdef inline bint are_equal(Text one, Text other) noexcept nogil:
 
 
 cdef class Numbering:
-    """Numbers the texts that differ, in the order in which they come first. Those must stay where they are."""
+    """Numbers distinct texts in the order of their first occurrences. The texts' memory must stay in place."""
 
     cdef Text *texts  # by number
     cdef int32_t *slots  # a hash table of numbers, -1 where none is, at most half full
@@ -206,10 +206,10 @@ cdef class Numbering:
         free(self.slots)
 
     cdef inline int32_t number(self, Text text) noexcept nogil:
-        """The number of a text; -1: no memory for one more."""
+        """The number of a text; -1: there is no memory for another one."""
         cdef int32_t code = self.followers[self.last]
         cdef int64_t slot
-        if code >= self.count or not are_equal(text, self.texts[code]):  # as it seldom is
+        if code >= self.count or not are_equal(text, self.texts[code]):  # a rare case
             slot = self.slot_of(text)
             if self.slots[slot] < 0:
                 if 2 * self.count > self.mask:

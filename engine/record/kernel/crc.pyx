@@ -1,4 +1,4 @@
-"""CRC-32 (docs/format.md, 2): that of zlib and of RocketMQ, computed by ISA-L."""
+"""CRC-32 (docs/format.md, 2), as in zlib and RocketMQ, computed by ISA-L."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 
@@ -9,7 +9,7 @@ cdef enum:
 
 
 def crc32(data not None, unsigned int value=0):
-    """CRC-32 of `data`, which is contiguous bytes; `value` is that of what comes before it."""
+    """CRC-32 of `data`, contiguous bytes; `value` is the CRC of the bytes before them."""
     cdef Py_buffer view
     cdef unsigned int found
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)

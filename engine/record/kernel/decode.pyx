@@ -34,11 +34,11 @@ cdef enum:
     BORN_TIME_AT = 40
     BORN_HOST_AT = 48
     HOST_BYTES = 8
-    LONG_BYTES = 1 << 16  # a body from there on is checked while other threads run
+    LONG_BYTES = 1 << 16  # longer bodies are checked while other threads run
     USUAL_BYTES = 384  # of a small record: they are asked for together
 
 cpdef enum:
-    SINGLE_CANDIDATES = 64  # so many are decoded one by one, before many are looked over together
+    SINGLE_CANDIDATES = 64  # this many are decoded singly before records are searched in groups
 
 cdef enum Problem:
     WHOLE, CUT, NO_MAGIC, ELSEWHERE, WRONG_SIZE, WRONG_PARTS, WRONG_CRC, REFUSED
@@ -82,7 +82,7 @@ cdef bint read_fields(StoredMessage message, int64_t room) noexcept:
 
 
 cdef bint find_parts(StoredMessage message) noexcept:
-    """Find topic and properties of a record that is there as long as it says; whether its sizes add up."""
+    """Find topic and properties of a record whose stored size is readable; returns whether its sizes add up."""
     cdef bint is_v2 = message._magic == MAGIC_V2
     cdef bytes_at at = message._at
     cdef int64_t size = message.store_size, topic = <int64_t> message._body_position + message._body_bytes + 1 + is_v2
@@ -109,7 +109,7 @@ cdef Problem read_record(
 
 
 cdef int64_t looked_at(StoredMessage message, int64_t room) noexcept:
-    """So many bytes were needed to say what a message is."""
+    """The number of bytes that decoding a message read."""
     cdef int64_t fixed = BORN_HOST_AT + 2 * (HOST_BYTES + IPV6_MORE_BYTES) + 8 + 16
     return min(room, message.store_size if message.store_size > fixed else fixed)
 
@@ -133,7 +133,7 @@ cdef inline Problem find_problem(StoredMessage message, int64_t room, int64_t ph
 
 
 cdef uint32_t find_body_crc(StoredMessage message) noexcept:
-    """What the record's field should say."""
+    """The right value of the record's field."""
     cdef bytes_at body = message._at + message._body_position
     cdef int64_t size = message._body_bytes
     cdef uint32_t found
@@ -199,12 +199,12 @@ cdef str reason(Problem problem, StoredMessage message):
 
 
 def is_wrapper(StoredMessage message not None):
-    """Whether a record says that it is a batch to be unwrapped."""
+    """Whether a record's flags mark it as a batch with inner messages."""
     return message.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS and message._find(INNER_COUNT, 9).size > 0
 
 
 def is_plainly_at(StoredMessage message not None, str topic not None, int64_t queue_id, int64_t queue_offset):
-    """Whether a record says that it stands there, in its own queue, and can be but one message."""
+    """Whether a record names this slot as its own, and can be only one message."""
     cdef bytes name = encoded(topic)
     return stands(message, name, queue_id, queue_offset)
 
@@ -221,7 +221,7 @@ cdef inline Value topic_of(StoredMessage message) noexcept:
 
 
 cdef inline bint is_alone_of(StoredMessage message, bytes name) noexcept:
-    """Whether a record is of that topic, and can be but one message."""
+    """Whether a record has that topic, and can be only one message."""
     return is_equal(topic_of(message), name) and message.sys_flag & INNER_BATCH_FLAGS != INNER_BATCH_FLAGS
 
 
@@ -252,7 +252,7 @@ cdef class KeyReader:
         self, index, deleted, FilesByStart files not None, dict queues not None, bint is_ledger,
         int64_t body_limit_bytes,
     ):
-        """`queues` are those of the store by topic and id, `files` the log's."""
+        """`queues` are the store's by topic and id; `files` are the log's."""
         self._index, self._deleted, self._files, self._queues = index, deleted, files, queues
         self._is_ledger, self.body_limit_bytes = is_ledger, body_limit_bytes
 
@@ -294,7 +294,7 @@ cdef class MessagesWithKey:
     cdef bytes encoded_topic, encoded_key
     cdef int64_t alone
     cdef bint is_short, in_queue
-    cdef list found  # last one first
+    cdef list found  # the last result first
 
     def __iter__(self):
         return self
@@ -321,7 +321,7 @@ cdef class MessagesWithKey:
         return self.found.pop()
 
     cdef StoredMessage read(self, int64_t physical_offset):
-        """The message there; None when it takes more to say what is there."""
+        """The message at that offset; None if it can't be decoded here."""
         cdef FilePositions file = self.reader._files.file_of(physical_offset)
         if file is None:
             return None
@@ -468,7 +468,7 @@ cdef class StoredMessage:
 
     @property
     def place(self):
-        """Another one for each message, in the order of the log: where its record begins; in a batch,
+        """A number unique to each message, ascending in the order of the log: its record's physical offset; in a batch,
         plus its number there."""
         return self.physical_offset
 
@@ -580,7 +580,7 @@ cdef bytes_at INNER_COUNT = b"INNER_NUM"
 
 
 cdef Value find_value(bytes_at at, int64_t size, bytes_at name, int64_t name_size) noexcept nogil:
-    """The value of that name in properties as stored; the last one that is not empty, empty when there is none."""
+    """The value of that name in stored properties: the last one that is not empty; empty without one."""
     cdef Value found
     cdef bytes_at end = at + size, item_end, value
     found.at, found.size = at, 0
@@ -593,7 +593,7 @@ cdef Value find_value(bytes_at at, int64_t size, bytes_at name, int64_t name_siz
 
 
 cdef bint next_word(Value *words, Value *word) noexcept nogil:
-    """Take the next of words between spaces; whether there was one."""
+    """Take the next word between spaces; returns whether there was one."""
     cdef int64_t size
     while words.size > 0:
         size = find_byte(words.at, words.at + words.size, c" ") - words.at
@@ -654,7 +654,7 @@ cdef bint carries(StoredMessage message, str key, bytes wanted) except -1:
     cdef Value keys = message._find(KEYS, 4), word
     if not key:
         return False
-    if "\ufffd" in key:  # stands for bytes that are no UTF-8, too
+    if "\ufffd" in key:  # U+FFFD also replaces invalid UTF-8
         return key in message.keys or key == message.unique_key
     while next_word(&keys, &word):
         if is_equal(word, wanted):

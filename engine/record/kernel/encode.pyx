@@ -49,7 +49,7 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 cdef enum:
-    FLAG_AT = 16  # as of layout.pxd, what only the encoder looks at
+    FLAG_AT = 16  # further fields of layout.pxd's record, used by the encoder only
     BORN_TIME_AT = 40
     BORN_HOST_AT = 48
     HOSTLESS_BYTES = HEADER_BYTES - 8 - 8
@@ -57,10 +57,10 @@ cdef enum:
     ROLLED_BACK = 0xC
     MAX_I32 = 0x7FFFFFFF
     ENTRY_BYTES = 20
-    LONG_BYTES = 1 << 16  # from there on other threads may run while our copy of a body is looked at
+    LONG_BYTES = 1 << 16  # other threads may run while a copy of a longer body is searched
     USUAL_BYTES = 256  # of topic and properties
     KNOWN_TOPICS = 10_000
-    HAS_SEPARATOR = 1  # what may be wrong with a text
+    HAS_SEPARATOR = 1  # possible defects of a text
     HAS_NUL = 2
     HAS_SPACE = 4
     NOT_UNICODE = 8
@@ -123,7 +123,7 @@ cdef class EncodedBatch:
 
     @property
     def tags_code(self):
-        """The first record's: what its consume queue's entry says."""
+        """The tags code of the first record, for its consume queue entry."""
         return self.rows[0].tags_code
 
     @tags_code.setter
@@ -217,7 +217,7 @@ cdef class EncodedBatch:
         return 0
 
     cdef int add_row(self, Py_ssize_t start, int64_t tags_code, int32_t text_bytes) except -1:
-        """The bytes from `start` on are a record; its keys' hashes are there."""
+        """Note the bytes from `start` on as a record; the hashes of its keys were added before."""
         if self.count == self._rows_room:
             self.rows = <Row *> grown(self.rows, &self._rows_room, self.count + 1, sizeof(Row), &self._first_row)
         cdef int32_t size = <int32_t> (self.size - start)
@@ -242,7 +242,7 @@ cdef class EncodedBatch:
 
 
 cdef Rows rows_of(rows, Py_ssize_t count) except *:
-    """The rows of a slice that goes forward."""
+    """The rows of a slice with a positive step."""
     cdef Rows found
     found.first, found.after, found.step = rows.indices(count)
     if found.step < 1:
@@ -256,7 +256,7 @@ cdef class Topic:
 
 
 cdef class Encoder:
-    """Makes records for one store. Thread safety: any thread may use it."""
+    """Encodes records for one store. Thread safety: any thread."""
 
     def __init__(self, bytes own_host not None, Py_ssize_t max_message_bytes, encode_topic):
         """`own_host`, encoded, is written to records of messages that name none. `encode_topic` gives a topic as it is
@@ -427,7 +427,7 @@ cdef class Encoder:
         seal(batch, start, header_bytes, body_size)
         if further:
             tags = further.get("TAGS", tags)
-        if sys_flag & ROLLED_BACK != ROLLED_BACK:  # rolled back: the index has none of its keys
+        if sys_flag & ROLLED_BACK != ROLLED_BACK:  # the index has no keys of rolled-back messages
             add_hashes(batch, topic.hash, keys, further)
         batch.store_host = store_host
         cdef bint is_text = not sys_flag & COMPRESSED_FLAG and sys_flag & INNER_BATCH_FLAGS != INNER_BATCH_FLAGS
@@ -509,7 +509,7 @@ cdef int add_properties(EncodedBatch batch, keys, tags, further) except -1:
 
 
 cdef int add_text(EncodedBatch batch, text) except -1:
-    """Add a text in UTF-8; which characters it has that some may not have."""
+    """Add a text in UTF-8; returns which special characters it contains."""
     cdef Py_ssize_t size, at
     cdef const char *raw
     cdef int found = 0
@@ -563,7 +563,7 @@ cdef int32_t as_i32(number) except? -1:
 
 
 def raise_unfit(*numbers):
-    """IllegalMessageError for the number that does not fit its field."""
+    """The IllegalMessageError for a number that does not fit its field."""
     try:
         _NUMBERS.pack(*numbers)
     except StructError as error:

@@ -1,4 +1,4 @@
-"""Files: memory that a file is mapped to, whether the file still has all of it, and where the file's data ends.
+"""Files: the mapped memory of a file, checks that the file still has all of it, and the end of its data.
 
 A page that a file has lost, or that the disk refuses, reads as zeros and is noted (`guard`). Of a file that was cut, the
 rest of its last page is zeros, too, and nothing notes that: whoever reads asks before for the file's length, by a seek to
@@ -37,7 +37,7 @@ cdef enum:
 
 
 cdef enum:
-    READ_ALONE_BYTES = 64 << 10  # from there on other threads run meanwhile
+    READ_ALONE_BYTES = 64 << 10  # during longer reads other threads run
 
 cdef Py_ssize_t PAGE_BYTES = mapping.PAGESIZE
 
@@ -105,14 +105,14 @@ cdef class FileMap:
         cdef void *page = self.page_of(start, size, &pages_size)
         cdef bytearray held = bytearray(b"\x01") * (-(-pages_size // PAGE_BYTES))
         cdef unsigned char *flags = held
-        mincore(page, pages_size, flags)  # what fails changes nothing
+        mincore(page, pages_size, flags)  # a failure changes nothing
         return held
 
     def read_soon(self, Py_ssize_t start, Py_ssize_t size):
         """Have the kernel begin to read these bytes from disk. IndexError."""
         cdef Py_ssize_t pages_size
         cdef void *page = self.page_of(start, size, &pages_size)
-        madvise(page, pages_size, MADV_WILLNEED)  # what fails is read when somebody looks
+        madvise(page, pages_size, MADV_WILLNEED)  # after a failure the pages are read on access
 
     def read_large(self, Py_ssize_t start, Py_ssize_t size):
         """Read these bytes from disk, into pages as large as the file system has: to look at these costs few faults.
@@ -127,16 +127,16 @@ cdef class FileMap:
         return is_any(&refused_maps) and self.guarded_as >= 0 and refused_pages(self.guarded_as) > 0
 
     def is_refused(self):
-        """Whether there is a page that could not be read. It stays zeros in this map."""
+        """Whether a page could not be read. It stays zeros in this map."""
         return self.has_refused()
 
     def file_bytes(self):
-        """How long the file is now; -1 when nobody can say. Memory of its own is as long as it is."""
+        """Present size of the file in bytes, -1 if unknown; of private memory its own size."""
         return self.size if self.descriptor < 0 else lseek(self.descriptor, 0, SEEK_END)
 
 
 cdef object refusal_of(const void *at, int64_t size, int64_t physical_offset=-1):
-    """The error of whoever touched these bytes, of which some were refused: those of a record, if it is known which."""
+    """The error for an access to these bytes, of which the disk refused some; it names the record, if that is known."""
     cdef const void *found = first_refused(at, size)
     cdef FileMap owner = owner_of(found)
     cdef int64_t position = <const char *> found - <const char *> owner.memory, there = owner.file_bytes()
@@ -146,7 +146,7 @@ cdef object refusal_of(const void *at, int64_t size, int64_t physical_offset=-1)
 
 
 def require_read(data not None, int64_t position=0, length=None):
-    """RefusedReadError, TruncatedFileError: the disk refused one of these bytes of a map when somebody touched them."""
+    """RefusedReadError, TruncatedFileError: the disk refused one of these accessed bytes of a map."""
     cdef Pages pages = Pages.__new__(Pages, data)
     cdef int64_t size = pages.size - position if length is None else length
     cdef const void *at = pages.at(position, size)
@@ -185,7 +185,7 @@ def refused_parts(data not None):
 
 
 def refused_end(data not None):
-    """Touch these bytes of a map: the position after the last one that the disk refuses; 0 when it refuses none."""
+    """Access these bytes of a map; returns the position after the last one that the disk refuses, 0 without one."""
     cdef Pages pages = Pages.__new__(Pages, data)
     cdef int64_t end = pages.size, position
     with nogil:
@@ -212,7 +212,7 @@ def write_at_once(int descriptor, bytes data not None):
 
 
 cdef class Mapped:
-    """A map with the view of it that readers get."""
+    """A map, and the view of it for readers."""
 
     def __init__(self, FileMap map not None):
         self.map = map
@@ -220,7 +220,7 @@ cdef class Mapped:
         self.pages = Pages(self.view)
 
     cdef bint is_whole(self) noexcept:
-        """Whether the file still has all that is mapped."""
+        """Whether the file still has all mapped bytes."""
         return self.map.descriptor < 0 or lseek(self.map.descriptor, 0, SEEK_END) >= self.map.size
 
 
@@ -305,7 +305,7 @@ cdef class FilesByStart:
         return files[0].start if files else 0
 
     def find(self, offset):
-        """The file that `offset` lies in, or None (expired, missing, not yet there)."""
+        """The file that contains `offset`; None if it is expired, missing or not made yet."""
         return self._by_start.get(offset - offset % self.file_bytes)
 
     cdef FilePositions file_of(self, int64_t offset):

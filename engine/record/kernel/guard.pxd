@@ -22,6 +22,6 @@ cdef object owner_of(const void *at)
 
 
 cdef inline bint is_refused(const void *at, int64_t size) noexcept nogil:
-    """Whether the disk refused some of these bytes of a map. Ask after they were read, or written: what was read is
-    zeros, and what was written is nowhere."""
+    """Whether the disk refused some of these bytes of a map. Ask after reading or writing them: refused bytes read as
+    zeros, and writes to them are lost."""
     return is_any(&refused_maps) and first_refused(at, size) != NULL

@@ -1,4 +1,4 @@
-"""Guard: a page of a mapped file that can't be read costs the bytes in it, and kills no process.
+"""Guard: an unreadable page of a mapped file makes its own bytes unreadable, and kills no process.
 
 A disk that refuses a page, or a file that was cut, is SIGBUS for the thread that touches it, in whichever library that
 happens. The handler maps a page of zeros over the one that can't be read and notes it; the thread goes on. Who read
@@ -177,7 +177,7 @@ cdef int watch(object owner, void *memory, Py_ssize_t size, bint writable) excep
     if stand_in_front() == 0:
         number = watch_map(memory, size, PROT_READ | (PROT_WRITE if writable else 0), <void *> owner)
         if number < 0:
-            errno = ENOMEM  # as the kernel says that it has no more maps
+            errno = ENOMEM  # as the kernel reports that a process has too many maps
     if number < 0:
         PyErr_SetFromErrno(OSError)
     return number
@@ -189,7 +189,7 @@ cdef void unwatch(int number) noexcept:
 
 
 cdef int64_t refused_pages(int number) noexcept nogil:
-    """How often the disk refused a page of that map."""
+    """Number of times that the disk refused a page of that map."""
     return pages_refused(number)
 
 
@@ -211,5 +211,5 @@ def reads_refused():
 
 
 def all_pages_refused():
-    """How many pages of any map of this process could not be read, ever. One that is read again counts again."""
+    """Number of refused pages of all maps of this process since its start. Each access to one counts."""
     return refused_by_all()

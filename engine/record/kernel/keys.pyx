@@ -1,4 +1,4 @@
-"""Keys: those that wait in memory for the index's files, and how a file chains them (docs/format.md, 7)."""
+"""Keys: the memtable of keys that are not in the index's files yet, and their chains in a file (docs/format.md, 7)."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -15,7 +15,7 @@ cdef enum:
     SLOT_BYTES = 4
     ENTRY_BYTES = 20
     MAX_TIME_DIFFERENCE_S = 0x7FFFFFFF
-    CHAINED_AT_ONCE = 1 << 12  # however badly their buckets hash, that takes some ms at most
+    CHAINED_AT_ONCE = 1 << 12  # even with the worst hashes this takes a few ms at most
 
 MOST_CHAINED = CHAINED_AT_ONCE
 MEMTABLE_KEYS = 1024
@@ -43,7 +43,7 @@ cdef class KeyMemtable:
         return self.count
 
     def add(self, EncodedBatch batch not None, int64_t physical_offset, int64_t store_time_ms):
-        """Add the keys of records that begin there. What is not behind `last` is there already."""
+        """Add the keys of records that begin there. Records up to `last` were added before."""
         self.reserve(batch.hash_count - batch.first_hash)
         self.add_all(batch, physical_offset, store_time_ms)
 
@@ -74,7 +74,7 @@ cdef class KeyMemtable:
         memmove(self.times, self.times + count, 8 * self.count)
 
     def truncate(self, int64_t physical_end, int64_t last):
-        """Drop keys of records at or after `physical_end`; `last` is that of the files."""
+        """Drop keys of records at or after `physical_end`; `last` is the files' newest record."""
         while self.count and self.offsets[self.count - 1] >= physical_end:
             self.count -= 1
         self.last = max(last, self.offsets[self.count - 1] if self.count else -1)
@@ -148,7 +148,7 @@ cdef class KeyMemtable:
         return 0
 
     cdef void add_all(self, EncodedBatch batch, int64_t physical_offset, int64_t store_time_ms) noexcept:
-        """As `add`, when there is room."""
+        """As `add`; there is room for the keys."""
         cdef Py_ssize_t row, key, key_end, first_key = batch.first_hash
         self.needs_room = True
         for row in range(batch.count):

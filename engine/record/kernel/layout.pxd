@@ -1,4 +1,4 @@
-# Big-endian loads and stores, and what else several modules of the kernel inline (docs/format.md, 2).
+# Big-endian loads and stores, and other functions that several modules of the kernel inline (docs/format.md, 2).
 # None of these looks at bounds: the caller has, once for a whole record or range.
 
 from libc.stdint cimport int16_t, int32_t, int64_t, uint16_t, uint32_t, uint64_t
@@ -60,7 +60,7 @@ cdef enum:  # how far ahead of a loop memory is asked for
     BYTES_AHEAD = 256  # of each row
 
 
-cdef enum:  # a record's fixed fields: where they are, and what they say
+cdef enum:  # a record's fixed fields: positions and values
     MAGIC_AT = 4
     BODY_CRC_AT = 8
     QUEUE_ID_AT = 12

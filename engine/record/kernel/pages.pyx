@@ -1,4 +1,4 @@
-"""Pages: mapped memory with one owner. Whoever keeps a pointer into a map keeps this object."""
+"""Pages: mapped memory with one owner. An object that keeps a pointer into a map keeps this object."""
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer

@@ -51,7 +51,7 @@ cdef inline bint find_record(
     bytes_at log, int64_t log_size, int64_t at, int64_t physical_offset, bint anywhere, bint is_ledger, bint whole,
     Header *header, Place *place,
 ) noexcept nogil:
-    """Fill in what the record at `at` says; whether it is one."""
+    """Parse the record at `at`; returns whether there is one."""
     cdef int64_t header_bytes = HEADER_BYTES, left = log_size - at, size, body_size, topic
     cdef int32_t magic, sys_flag
     if at < 0 or at > log_size or left < HEADER_BYTES:

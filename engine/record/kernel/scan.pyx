@@ -37,7 +37,7 @@ cdef int require_range(int64_t start, int64_t end, int64_t size) except -1:
 
 
 cdef inline int64_t frame_bytes(bytes_at log, int64_t at, int64_t end, int64_t base, bint is_ledger) noexcept nogil:
-    """The size of the frame that seems to begin at `at`, which is below `end`; 0 where none does."""
+    """The size of the apparent frame at `at`, which is below `end`; 0 without one."""
     cdef int64_t left = end - at, size, least = ENTRY_BYTES if is_ledger else LEAST_RECORD_BYTES
     cdef int32_t kind
     if left < least:
@@ -74,7 +74,7 @@ def follow_chain(
             positions[count] = at
             count += 1
             at += size
-            prefetch(&log[0] + at + READ_AHEAD, min(size, READ_AHEAD))  # where frames begin there is not known
+            prefetch(&log[0] + at + READ_AHEAD, min(size, READ_AHEAD))  # the frames there are not known yet
     return found[:count], at, size == 0
 
 
@@ -166,7 +166,7 @@ def fixed_fields(
 
 
 def whole_bodies(const unsigned char[::1] log not None, starts, sizes, crcs):
-    """Which of the bodies log[start:start + size] are empty, or what their CRCs (int32 (n,)) say: bool (n,)."""
+    """Which of the bodies log[start:start + size] are empty, or match their CRCs (int32 (n,)): bool (n,)."""
     cdef const int64_t[:] start = starts, size = sizes
     cdef const int32_t[:] crc = crcs
     cdef int64_t row, count = start.shape[0], end = log.shape[0]
@@ -189,7 +189,7 @@ def misplaced(
     const unsigned char[::1] log not None, const Header[::1] headers not None, const Place[::1] places not None,
     bytes topic, int64_t queue_id, int64_t first,
 ):
-    """Which `ok` records (bool (n,)) name another position than queue offsets `first`, `first` + 1 … of that queue."""
+    """Which `ok` records (bool (n,)) name other slots than queue offsets `first`, `first` + 1 … of that queue."""
     cdef int64_t row, count = headers.shape[0], topic_size = len(topic), start, end = log.shape[0]
     cdef const char *name = topic
     if places.shape[0] != count:

@@ -77,7 +77,7 @@ cdef class Texts:
     cdef list kept
 
     def __cinit__(self, texts not None, bint any_case, const unsigned char[::1] sample not None):
-        """`sample` is some of what they are looked for in: it tells which bytes are rare. ValueError: an empty text."""
+        """`sample` is a part of the data to search; it shows which bytes are rare. ValueError: an empty text."""
         counts = np.bincount(sample[:SAMPLE_BYTES], minlength=256).tolist()
         self.kept = []
         self.count = len(texts)
