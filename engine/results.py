@@ -186,7 +186,7 @@ class StoreStats:
     """Sentences: data in a form that is not read, and the offset after which a follower can't read the log."""
     damaged_places: int = gauge(
         "Places of the log that readers could not read since then",
-        notice="met place in the log that readers could not read",
+        notice="unreadable place in the log, found by readers since the opening",
     )
     no_space_reason: str | None = gauge(
         "1 if a publication found no space, and there still is none", metric="no_space", number=bool

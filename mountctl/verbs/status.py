@@ -1,4 +1,4 @@
-"""mountctl status: what is mounted, what is in a store, and how far its consumers are."""
+"""mountctl status: shows mounts, stores, and the lag of consumer groups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WATCH_SECONDS = 1.0
 @click.command("status", short_help="Show stores, mounts, and consumer lag.")
 @click.argument("place", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
-@click.option("--watch", is_flag=True, help="Again every second, until interrupted; JSON then is one line.")
+@click.option("--watch", is_flag=True, help="Repeat every second, until interrupted; JSON is then one line.")
 @takes_settings
 def command(place: str | None, as_json: bool, watch: bool, settings: StoreSettings) -> None:
     """Show a store or mount: sizes, topics, and each consumer group's lag. Without PLACE: everything mounted here.
@@ -55,7 +55,7 @@ def command(place: str | None, as_json: bool, watch: bool, settings: StoreSettin
 
 
 def _lines(place: str | None, settings: StoreSettings) -> list[str]:
-    """What is to be shown, or why it can't be."""
+    """The lines to print, or the error."""
     text = io.StringIO()
     try:
         with redirect_stdout(text):
@@ -166,7 +166,7 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _why_not(status: Mapping[str, Any]) -> str:
-    """Why nothing is published now."""
+    """The reason why nothing can be published now, as a suffix."""
     if reason := status["read_only_reason"]:
         return f", refused: {reason}" if status["mode"] == "write" else f": {reason}"
     no_space = status["stats"].get("no_space_reason")
@@ -174,7 +174,7 @@ def _why_not(status: Mapping[str, Any]) -> str:
 
 
 def _retention(status: Mapping[str, Any]) -> Iterator[str]:
-    """What goes, and what went since the daemon opened the store."""
+    """Retention in force, and deletions since the daemon opened the store."""
     if status["mode"] != "write" or "retention" not in status:  # a daemon of an earlier version says nothing of it
         return
     yield f"retention  {status['retention']['in_force'] or 'off'}"

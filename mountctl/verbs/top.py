@@ -1,4 +1,4 @@
-"""mountctl top: what a mount does right now, a screen that is drawn again and again."""
+"""mountctl top: shows a mount's current activity on a screen that is refreshed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mountctl.output import human_size, plural, print_json_line, shown, visible
 from mountctl.places import Mount, find_mount, patiently
 
 HISTORY = 20
-"""Rates that a topic's line shows."""
+"""The most rates in a topic's line."""
 
 BARS = " ▁▂▃▄▅▆▇█"
 PLAIN_WIDTH = 80
@@ -25,30 +25,30 @@ PLAIN_WIDTH = 80
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A mount's status at a moment, in seconds."""
+    """A mount's status at a time in seconds."""
 
     at: float
     status: Mapping[str, Any]
 
     @property
     def is_of(self) -> tuple[int, int]:
-        """Which opening of the store it counts for."""
+        """Identifies the opening of the store to which the counters belong."""
         return self.status["pid"], self.status["stats"]["opened_at_ms"]
 
     def stored(self, topic: str) -> int:
-        """Messages that the topic ever had."""
+        """Number of messages ever stored in the topic."""
         queues = self.status["topics"].get(topic, {}).get("queues", {})
         return sum(bounds["max_offset"] for bounds in queues.values())
 
     def consumed(self, group: str, topic: str) -> int:
-        """Messages that a group is done with."""
+        """Number of messages that a group has consumed."""
         queues = self.status["groups"].get(group, {}).get(topic, {})
         return sum(at["offset"] for at in queues.values())
 
 
 @dataclass(frozen=True, slots=True)
 class TopicFigures:
-    """A topic; `stored` are messages a second."""
+    """A topic; `stored` is in messages per second."""
 
     topic: str
     queues: int
@@ -58,7 +58,7 @@ class TopicFigures:
 
 @dataclass(frozen=True, slots=True)
 class GroupFigures:
-    """A consumer group at a topic; `consumed` are messages a second, `lag` messages."""
+    """A consumer group in a topic; `consumed` is in messages per second, `lag` in messages."""
 
     group: str
     topic: str
@@ -68,8 +68,8 @@ class GroupFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What happened between two looks. `stored` and `read` are messages a second, all in bytes are bytes, or bytes a
-    second; `unflushed_bytes` are those that are not on disk yet."""
+    """Activity between two looks. `stored` and `read` are in messages per second, other rates in bytes per second;
+    `unflushed_bytes` are not on disk yet."""
 
     pid: int
     mode: str
@@ -90,7 +90,7 @@ class Figures:
 
 
 def figures(before: Look, now: Look) -> Figures:
-    """What happened between two looks at one mount. What its daemon counts begins anew with another daemon."""
+    """Activity between two looks at one mount; counters of a new daemon start at 0."""
     seconds = max(now.at - before.at, 1e-6)
     status, stats = now.status, now.status["stats"]
     known = before.status["stats"] if before.is_of == now.is_of else dict.fromkeys(stats, 0)
@@ -138,14 +138,15 @@ def figures(before: Look, now: Look) -> Figures:
 
 
 class Screen:
-    """Figures as lines of text; it remembers what each topic did."""
+    """Figures as lines of text, with a history of each topic's rate."""
 
     def __init__(self, mount: Mount) -> None:
         self._mount = mount
         self._history: dict[str, deque[float]] = {}
 
     def lines(self, now: Figures, width: int, height: int) -> list[str]:
-        """So many lines at most, none longer than `width`: topics with most traffic and groups with most lag first."""
+        """At most `height` lines of `width` characters: the busiest topics and the groups with the largest lag
+        first."""
         for topic in now.topics:
             self._history.setdefault(topic.topic, deque(maxlen=HISTORY)).append(topic.stored)
         head = [
@@ -181,7 +182,7 @@ class Screen:
 
 
 def sparkline(values: Iterator[float] | deque[float]) -> str:
-    """A bar for each value, the largest as high as can be."""
+    """A bar for each value, scaled to the largest."""
     found = list(values)
     most = max(found, default=0)
     return "".join(BARS[-(-int(value * 1000) * (len(BARS) - 1) // int(most * 1000)) if value else 0] for value in found)
@@ -192,14 +193,14 @@ def _cut(name: str, width: int) -> str:
     return shown if len(shown) <= width else f"{shown[: width - 1]}…"
 
 
-@click.command("top", short_help="Watch what a mount does.")
+@click.command("top", short_help="Watch a mount's activity.")
 @click.argument("place", metavar="MOUNTPOINT")
 @click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between looks.")
-@click.option("-n", "--count", type=click.IntRange(1), help="End after so many.")
-@click.option("--json", "as_json", is_flag=True, help="A line of JSON a look.")
+@click.option("-n", "--count", type=click.IntRange(1), help="End after this many looks.")
+@click.option("--json", "as_json", is_flag=True, help="One line of JSON per look.")
 def command(place: str, interval: float, count: int | None, as_json: bool) -> None:
-    """Show what happens on the mount at MOUNTPOINT (or of a store's directory): rates in and out, each topic's, the lag
-    of consumer groups, memory and disk. Until it is interrupted.
+    """Show the activity of the mount at MOUNTPOINT, or of the store in that directory, until interrupted: rates in and
+    out, rates of each topic, the lag of consumer groups, memory and disk.
 
     \b
     Examples:
@@ -221,7 +222,7 @@ def command(place: str, interval: float, count: int | None, as_json: bool) -> No
 
 
 def looks(mount: Mount, interval: float) -> Iterator[Figures | None]:
-    """What happened in each interval; None where the mount did not say."""
+    """Figures of each interval; None if the mount did not answer."""
     before = _look(mount)
     due = time.monotonic()
     while True:

@@ -327,7 +327,7 @@ def test_status_has_a_line_for_each_figure_that_should_be_0(store: Path, monkeyp
     lines = CliRunner().invoke(cli, ["status", str(store)]).output.split("\n\n")[0].splitlines()
     assert lines[-4:] == [
         "damage     2 places in the log can't be read (mountctl check)",
-        "met        1 place in the log that readers could not read",
+        "unreadable 1 place in the log, found by readers since the opening",
         "refused    2 reads by the disk: mountctl check tells where",
         "ignored    3 errors of the disk, last: a {page}",
     ]
