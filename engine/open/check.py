@@ -159,8 +159,8 @@ class Check:
             except ReadError:
                 continue  # its size was reported
             if is_used and not self._log.framing.is_blank(rest):
-                place = max(end, file.start)
-                yield self._at(ProblemKind.STALE_TAIL, place, "no record follows here, but bytes that an opening cuts")
+                begin = max(end, file.start)
+                yield self._at(ProblemKind.STALE_TAIL, begin, "no record follows here, but bytes that an opening cuts")
 
     def _checkpoint_problems(self, newest_ms: int) -> Iterator[Problem]:
         layout = self._parts.layout

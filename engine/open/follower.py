@@ -677,8 +677,8 @@ class Follower:
         if len(rows):
             row = int(rows[-1])
             topic = found.topics[int(found.topic_rows[row])]
-            place = (int(found.records.queue_ids[row]), int(found.records.headers["queue_offset"][row]))
-            self._awaited, self._looks = (topic, *place), 0
+            slot = (int(found.records.queue_ids[row]), int(found.records.headers["queue_offset"][row]))
+            self._awaited, self._looks = (topic, *slot), 0
 
     def _pass_damage(self) -> bool:
         """Skip bytes that are no record once a queue leads past them; return whether the end moved."""
@@ -702,10 +702,10 @@ class Follower:
         queues = self._listed_queues()
         found = np.concatenate([np.empty(0, ENTRY), *queues.newest_entries(NEWEST_ENTRIES)])
         found = found[~is_pre_blank(found)]
-        places = found["physical_offset"].astype(np.int64)
-        ends = places + found["size"]
-        for row in np.lexsort((places, ends))[::-1].tolist():
-            physical_offset, end = int(places[row]), int(ends[row])
+        starts = found["physical_offset"].astype(np.int64)
+        ends = starts + found["size"]
+        for row in np.lexsort((starts, ends))[::-1].tolist():
+            physical_offset, end = int(starts[row]), int(ends[row])
             if self._refusal(physical_offset, end - physical_offset) or self._is_whole(physical_offset):
                 return physical_offset, end
         return None

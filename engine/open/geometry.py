@@ -173,7 +173,7 @@ def choose_sizes(
         return ChosenSizes(sizes, found=found)
     usual = (remembered or wanted or EMBEDDED_SIZES, BROKER_SIZES, EMBEDDED_SIZES)
     candidates = [(one.index_slots, one.index_entries) for one in usual]
-    proved = prove_index_sizes(index_paths(layout.index), candidates, lambda place: keys_at(sizes, place))
+    proved = prove_index_sizes(index_paths(layout.index), candidates, lambda offset: keys_at(sizes, offset))
     if proved is not None:
         return ChosenSizes(replace(sizes, index_slots=proved[0], index_entries=proved[1]), found=found)
     as_long = [pair for pair in candidates if index_file_bytes(*pair) == found.index_file_bytes]

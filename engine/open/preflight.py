@@ -295,7 +295,7 @@ def _missing_after(layout: StoreLayout) -> tuple[str, int] | None:
     it was cut, or another program's, and the log continued in it."""
     found, end = None, 0
     for queue in islice(queue_folders(layout.consume_queues), SAMPLED_QUEUES):
-        newest = [place for place, size, _ in _newest_entries(queue) if 0 < size < MOST_RECORD_BYTES]
+        newest = [start for start, size, _ in _newest_entries(queue) if 0 < size < MOST_RECORD_BYTES]
         if newest:
             end = end or _end(layout)  # read after the queue: a live writer's log is ahead of it
             if len(newest) == NEWEST_ENTRIES and end <= newest[0] < newest[1] < MOST_OFFSET:
@@ -322,7 +322,7 @@ def _is_full(layout: StoreLayout) -> bool:
         if size:
             with closing(MappedFile(path, size, Access.READ, start=start)) as file:
                 led = list(_led_into(layout, file))
-                if led and not any(_is_record(file, *place) for place in led):
+                if led and not any(_is_record(file, *one) for one in led):
                     return False
                 if used_end(file):
                     return _ends_in_blank(layout, file, max(map(sum, led), default=start) - start)
@@ -348,9 +348,9 @@ def _led_into(layout: StoreLayout, file: MappedFile) -> Iterator[tuple[int, int]
     """Physical offset and size of the newest record in a file that each queue leads to, if any."""
     end = file.start + file.size
     for queue in islice(queue_folders(layout.consume_queues), SAMPLED_QUEUES):
-        place, size = _newest_before(end, queue)
-        if file.start <= place and 0 < size <= end - place:
-            yield place, size
+        start, size = _newest_before(end, queue)
+        if file.start <= start and 0 < size <= end - start:
+            yield start, size
 
 
 def _newest_before(end: int, queue: Path) -> tuple[int, int]:
@@ -359,8 +359,8 @@ def _newest_before(end: int, queue: Path) -> tuple[int, int]:
         with _opened(file) as descriptor:
             before = _first(_entry_count(descriptor), lambda number: _entry(descriptor, number)[0] >= end)
             if before:
-                place, size, _ = _entry(descriptor, before - 1)
-                return place, size
+                start, size, _ = _entry(descriptor, before - 1)
+                return start, size
     return -1, -1
 
 

@@ -427,11 +427,11 @@ class _Recovery:
                 continue
             queue = self._parts.queues.get(topic, queue_id)
             known = queue.max_offset if queue is not None else 0
-            if queue_evidence.next_offset > known and (place := self._damage_of(queue_evidence)) is not None:
+            if queue_evidence.next_offset > known and (found := self._damage_of(queue_evidence)) is not None:
                 has_files = queue is not None and queue.files.last is not None
                 first = self._first_lost(queue_evidence, known, has_files=has_files)
                 entries = np.zeros(queue_evidence.next_offset - first, ENTRY)
-                entries["physical_offset"], entries["size"] = place
+                entries["physical_offset"], entries["size"] = found
                 self._keep(topic, queue_id, first, entries)
                 self._parts.queues.get_or_create(topic, queue_id).append(first, entries)
 
