@@ -102,6 +102,8 @@ class MountedStore(RuleBasedStateMachine):
         self.stack = ExitStack()
         self.mount: Mounted
         self.steps_of_this_daemon = 0
+        self.is_killed: bool | None = None
+        """How the last daemon ended; None: none did."""
 
     @initialize()
     def begin(self) -> None:
@@ -388,11 +390,12 @@ class MountedStore(RuleBasedStateMachine):
     # lives of the daemon
 
     @precondition(lambda machine: machine.steps_of_this_daemon >= STEPS_A_LIFE)
-    @rule(killed=st.booleans())
-    def end_and_mount_again(self, killed: bool) -> None:
-        """The daemon ends as it should, or is killed; the next one serves the same."""
-        self.counts["kills" if killed else "clean ends"] += 1
-        if killed:
+    @rule(first=st.booleans())
+    def end_and_mount_again(self, first: bool) -> None:
+        """The daemon ends as it should, or is killed, in turn from the `first` on; the next one serves the same."""
+        self.is_killed = first if self.is_killed is None else not self.is_killed
+        self.counts["kills" if self.is_killed else "clean ends"] += 1
+        if self.is_killed:
             self.mount.kill()
         self.stack.close()
         self._mount()

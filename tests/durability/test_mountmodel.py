@@ -6,7 +6,7 @@ from tests.durability.mountmodel import compare, dealt, pieces
 
 
 def test_a_mount_does_as_its_model() -> None:
-    counts = compare(examples=8, steps=40)
+    counts = compare(examples=12, steps=40)
     assert counts["steps"] > 100
     assert counts["publishings"] > 10
     assert counts["looks"] > 20

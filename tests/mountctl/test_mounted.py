@@ -147,6 +147,7 @@ def test_a_log_that_can_not_be_read_as_far_as_the_daemon_has_it_is_an_error(
     def further(self: MountClient) -> dict[str, object]:
         status = answer(self)
         status["stats"]["physical_end"] += 1
+        status["topics"]["orders"]["queues"]["0"]["max_offset"] += 1
         return status
 
     monkeypatch.setattr(MountClient, "status", further)
