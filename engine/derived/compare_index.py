@@ -21,7 +21,7 @@ from engine.record.scan import ScannedRecords
 from engine.results import Problem, ProblemKind
 
 if TYPE_CHECKING:
-    from engine.derived.comparison import Extent
+    from engine.derived.derived import Extent
     from engine.derived.index import Index
     from engine.log.sequence import Suspect
 
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 
 class CheckedIndex:
-    """Compares an index: see `engine.derived.comparison.Comparison`."""
+    """Compares an index: see `engine.derived.derived.Comparison`."""
 
     def __init__(self, index: Index, begin: int, *, is_settled: bool = True) -> None:
         """`begin` is the physical offset of the log's begin: keys of earlier records are not compared. Not

@@ -21,8 +21,8 @@ from engine.record.header import MAX_OFFSET
 from engine.results import Problem, ProblemKind
 
 if TYPE_CHECKING:
-    from engine.derived.comparison import Extent
     from engine.derived.consume_queues import ConsumeQueues
+    from engine.derived.derived import Extent
     from engine.record.scan import ScannedRecords
     from engine.settings.delay_levels import DelayLevels
 
@@ -175,7 +175,7 @@ class CheckedQueue:
 
 
 class CheckedQueues:
-    """Compares all queues of a store: see `engine.derived.comparison.Comparison`."""
+    """Compares all queues of a store: see `engine.derived.derived.Comparison`."""
 
     def __init__(self, queues: ConsumeQueues, levels: DelayLevels, *, are_extended: bool) -> None:
         """`are_extended`: tags codes may be addresses in extension files."""

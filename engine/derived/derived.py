@@ -1,16 +1,16 @@
 """Derived data: what follows from the commit log has one life cycle, whichever kind it is (docs/architecture.md).
 
     opening     each kind says up to where it is complete, is destroyed or cut, and gets what the scan finds behind that
-    check       each kind is compared with what a scan finds (`engine.derived.comparison`)
+    check       a `Comparison` of each kind gets what the scan finds
     follow      each kind begins anew in scratch memory, and gets what scans find
-    retention   each kind drops what led to deleted files of the log
+    retention   each kind drops its entries for deleted files of the log
 
 A writer appends to the kinds itself (`engine.derived.dispatch`), and flushes them (`engine.write.durability`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from engine.log.entries import Entries
     from engine.log.sequence import Suspect
     from engine.record.scan import ScannedRecords
-    from engine.results import DamagedRange
+    from engine.results import DamagedRange, Problem
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What the last writer left: its recovery point, if that describes the log, and whether it closed the store.
-    Derived data before the physical offset `trusted_end` is on disk. `is_index_readable`: the sizes of index files are
-    known."""
+    """The state that the last writer left. Derived data before the physical offset `trusted_end` is on disk. `point` is
+    the recovery point, None if it does not describe the log. `was_closed`: the writer closed the store.
+    `is_index_readable`: the sizes of index files are known."""
 
     trusted_end: int
     point: RecoveryPoint | None
@@ -82,3 +82,31 @@ class Derived(Protocol):
 
     def destroy(self) -> None:
         """Delete it; it can be made again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The part of a store that a check has read: the physical offsets [begin(topic), end) of each topic; the topic ""
+    stands for the log itself. The scan reached `scanned_end`. `is_moved` is that of `LogScan`. `is_open`: a process has
+    the store open, so files may grow. `is_written`: another process writes the store."""
+
+    begin: Callable[[str], int]
+    end: int
+    scanned_end: int
+    damaged: Sequence[DamagedRange]
+    is_moved: Callable[[int, int, int], bool]
+    is_open: bool
+    is_written: bool
+
+
+class Comparison(Protocol):
+    """Compares one kind with the records of a scan of the whole log, and writes nothing."""
+
+    def put_scanned(self, found: ScannedRecords) -> None:
+        """Take the next records."""
+
+    def take_back(self, suspect: Suspect) -> None:
+        """Forget a record whose queue offset turned out to be wrong."""
+
+    def problems(self, extent: Extent, progress: Callable[[], None]) -> Iterator[Problem]:
+        """The differences, after the last record."""

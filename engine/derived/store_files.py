@@ -32,7 +32,7 @@ class StoreFiles:
     queues: ConsumeQueues
     index: Index
     derived: tuple[Derived, ...]
-    """What follows from the log, in the order in which a record is dispatched."""
+    """The kinds of derived data, in the order in which a record is dispatched."""
     levels: DelayLevels
     deleted: DeletedTopics
     multi_dispatch: bool

@@ -74,9 +74,9 @@ def _one_ahead(scan: Iterator[ScannedRecords]) -> Iterator[ScannedRecords]:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of the log before a scan. `seed` gives the queue offset of each queue's first record. Bodies before
-    the physical offset `trusted_end` need no check. `earliest_ms` is the store time of the record before the scan, 0
-    when unknown. `multi_dispatch`: records may have secondary slots."""
+    """The caller's knowledge of the log before a scan. `seed` gives the queue offset of each queue's first record.
+    Bodies before the physical offset `trusted_end` need no check. `earliest_ms` is the store time of the record before
+    the scan, 0 when unknown. `multi_dispatch`: records may have secondary slots."""
 
     seed: Seed = lambda topic, queue_id: None
     evidence: Evidence = field(default_factory=Evidence)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from engine.derived.checkpoint import CHECKPOINT_BYTES, read_checkpoint
 from engine.derived.compare_index import CheckedIndex
 from engine.derived.compare_queues import CheckedQueues
-from engine.derived.comparison import Comparison, Extent
 from engine.derived.coverage import shows_multi_dispatch
+from engine.derived.derived import Comparison, Extent
 from engine.derived.marks import read_recovery_point
 from engine.errors import ConfigFileError, ReadError
 from engine.files.file_queue import FileQueue

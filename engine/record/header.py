@@ -125,7 +125,7 @@ def position_of(name: str) -> int:
 HOSTLESS_BYTES = HEADERS[0].size - 8 - 8
 """Bytes of the fixed fields without the hosts; with both hosts' bytes, the position of the body."""
 MIN_RECORD_BYTES = HEADERS[0].size + 1 + 2
-"""Bytes of a record without body, topic and properties; it has the sizes of the latter two."""
+"""Bytes of a record with an empty body, topic and properties. They include the size fields of topic and properties."""
 
 MAGIC_START = MESSAGE_MAGIC.to_bytes(4, "big", signed=True)[:3]
 """The common first bytes of both magics."""

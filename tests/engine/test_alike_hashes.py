@@ -148,3 +148,17 @@ def test_a_record_that_names_a_key_elsewhere_and_has_one_of_its_hash_does_not_ca
         slots = [row for rows in store.key_slots("T", asked) for row in rows.tolist()]
         assert slots == [[carrying.queue, carrying.queue_offset]]
         assert [message.queue_offset for message in store.query("T", asked)] == [carrying.queue_offset]
+
+
+def test_a_query_reads_each_record_once_in_a_store_that_was_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path / "store") as store:
+        store.put_batch([Message("T", b"body-%d" % number, ["K"]) for number in range(5)], 0)
+
+    def read_again(reader: Reader, physical_offset: int, in_queue: bool = True) -> None:
+        raise AssertionError("a record was read a second time")
+
+    monkeypatch.setattr(Reader, "_shown", read_again)
+    with opened(tmp_path / "store") as store:
+        assert [bytes(message.body) for message in store.query("T", "K")] == [b"body-%d" % n for n in (4, 3, 2, 1, 0)]

@@ -337,7 +337,7 @@ cdef class MessagesWithKey:
                 or self.reader._is_ledger and not has_entry(message)
             ):
                 return None
-            if not message.sys_flag & UNQUEUED_FLAG:
+            if self.in_queue and not message.sys_flag & UNQUEUED_FLAG:
                 queue = self.reader._queues.get((self.topic, message.queue_id))
                 if queue is None or not queue.has(message.queue_offset):
                     return None
