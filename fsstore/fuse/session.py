@@ -247,9 +247,10 @@ CROWD_REQUESTS = 4
 """So many requests that come without a wait show that several processes ask at once. One process rarely has more than
 two: the kernel does not wait for the answer to RELEASE. Reading ahead for one would cost a call and a copy each."""
 
-BURST_REQUESTS, PAUSE_S, OTHERS_S = 8, 0.0005, 1.0
+BURST_REQUESTS, PAUSES, PAUSE_S, OTHERS_S = 4, 4, 0.0001, 1.0
 """While many requests of one user wait, and another user has asked within OTHERS_S seconds, the loop pauses after so
-many answers. Each answer wakes a process, and where hundreds run, those of the other user wait long for a processor."""
+many answers. Each answer wakes a process, and where hundreds run, those of the other user wait long for a processor.
+The pause has PAUSES parts; other users' requests that come in one of them are answered at its end."""
 
 OF_NO_USER = (Opcode.RELEASE, Opcode.RELEASEDIR, Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT)
 """The kernel sends these in nobody's name."""
@@ -355,7 +356,7 @@ class RequestLoop:
                 taken += 1
                 self._take(request, nursery)
                 if taken % BURST_REQUESTS == 0 and self._must_pause():
-                    time.sleep(PAUSE_S)
+                    taken += self._pause(nursery)
             elif is_busy or not self._channel.is_ready(LINGER_MS):
                 return True
         return False
@@ -364,26 +365,41 @@ class RequestLoop:
         """Whether a user asks so much that the processes of another one hardly run."""
         return self._requests.has_crowd and time.monotonic() - self._others_s < OTHERS_S
 
+    def _pause(self, nursery: trio.Nursery) -> int:
+        """Leave the processors to others for a while; returns the number of requests of other users that came and were
+        taken."""
+        taken = 0
+        for _ in range(PAUSES):
+            time.sleep(PAUSE_S)
+            self._read_on()
+            while (request := self._requests.take(of_crowds=False)) is not None:
+                self._take(memoryview(request), nursery)
+                taken += 1
+        return taken
+
     def _next(self, read_on: bool) -> memoryview | None:
         """The next request that has come; None: there is none yet. `read_on`: read those that came after it, too, and
         return that of the user in turn."""
         channel, requests = self._channel, self._requests
-        first = None
         if not requests:
             first = channel.receive()
             if first is None or not read_on:
                 return first
-        for _ in range(READ_AT_MOST):
-            if not requests.has_room or (request := channel.receive()) is None:
-                break
-            if first is not None:
-                requests.add(bytes(first))
-                first = None
-            requests.add(bytes(request))
-        if first is not None:
-            return first  # the only one: it need not be copied
+            following = channel.receive()
+            if following is None:
+                return first  # the only one: it need not be copied
+            requests.add(bytes(first))
+            requests.add(bytes(following))
+        self._read_on()
         waiting = requests.take()
         return None if waiting is None else memoryview(waiting)
+
+    def _read_on(self) -> None:
+        """Queue the requests that have come."""
+        for _ in range(READ_AT_MOST):
+            if not self._requests.has_room or (request := self._channel.receive()) is None:
+                return
+            self._requests.add(bytes(request))
 
     def _take(self, request: memoryview, nursery: trio.Nursery) -> None:
         _, opcode, unique, inode, user = REQUEST_OF_USER.unpack_from(request)

@@ -59,6 +59,10 @@ class Turns(Generic[T]):
         else:
             items.append(item)
 
+    def count(self, user: int) -> int:
+        """The number of items of a user."""
+        return len(self._of.get(user, ()))
+
     def most(self) -> int:
         """The number of items of the user who has the most."""
         return max(map(len, self._of.values()), default=0)
@@ -104,9 +108,9 @@ class RequestQueue:
         self._turns.add(REQUEST_OF_USER.unpack_from(request)[4], request)
         self._changed(1, REQUEST_BYTES + len(request))
 
-    def take(self) -> bytes | None:
-        """The next request; None: none waits."""
-        request = self._turns.take()
+    def take(self, of_crowds: bool = True) -> bytes | None:
+        """The next request; None: none waits. `of_crowds`: also those of users of whom more than CROWD wait."""
+        request = self._turns.take(lambda user: of_crowds or self._turns.count(user) <= CROWD)
         if request is not None:
             self._changed(-1, -REQUEST_BYTES - len(request))
         return request

@@ -16,7 +16,7 @@ from engine import WouldBlock, check_deadline
 from fsstore.accounts import Accounts
 from fsstore.fuse.protocol import Opcode, done, failed
 from fsstore.fuse.rare import Relay
-from fsstore.fuse.session import BURST_REQUESTS, CROWD_REQUESTS, LINGER_MS, Channel, Handler, RequestLoop
+from fsstore.fuse.session import BURST_REQUESTS, CROWD_REQUESTS, LINGER_MS, PAUSES, Channel, Handler, RequestLoop
 from fsstore.fuse.turns import CROWD, MOST_BYTES, MOST_REQUESTS, RequestQueue
 from fsstore.handover.requests import RESENT
 from fsstore.interface import FilesystemError, SlowWork, WorkKind
@@ -275,7 +275,27 @@ def test_the_answers_to_a_crowd_leave_processors_to_the_other_users(
     loop._user = 1001
     trio.run(loop.run)
     assert bool(slept) is pauses
-    assert len(slept) <= count / BURST_REQUESTS
+    assert len(slept) <= count / BURST_REQUESTS * PAUSES
+
+
+def test_another_users_request_that_comes_in_a_pause_is_answered_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not after the next answers to the crowd, and not at the pause's end."""
+    count = 3 * CROWD
+    first = [(KNOWN, 1, 1, 1002)]
+    crowd = [(KNOWN, unique, unique, 1001) for unique in range(2, count)]
+    channel = ScriptedChannel([*first, *crowd], count)
+    answered_at_sleep: list[int] = []
+
+    def sleep(_: float) -> None:
+        if not answered_at_sleep:
+            channel.add((KNOWN, count, count, 1002))
+        answered_at_sleep.append(len(channel.replies))
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    replies = serve(channel, lambda unique: channel.send(done(unique)))
+    order = [struct.unpack_from("=IiQ", reply)[2] for reply in replies]
+    assert order.index(count) == answered_at_sleep[0]
+    assert answered_at_sleep[1] == answered_at_sleep[0] + 1
 
 
 def test_what_waits_is_bounded_in_requests_and_bytes_and_counted() -> None:
