@@ -6,41 +6,44 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from tests.bench.measure import Took
+
 
 class Client:
-    """Runs the compiled client, which times itself: each method returns seconds. CalledProcessError when the mount did
-    not do what it should; the client said what on standard error."""
+    """Runs the compiled client, which times itself, and the processor time of process `server` beside it.
+    CalledProcessError when the mount did not do what it should; the client said what on standard error."""
 
     def __init__(self, binary: Path) -> None:
         self._binary = binary
 
-    def write(self, path: Path, line: bytes, count: int, writers: int = 1) -> float:
+    def write(self, path: Path, line: bytes, count: int, writers: int = 1, *, server: int | None = None) -> Took:
         """write(2) `line` `count` times, by each of so many threads at once."""
-        return self._run("write", path, count, writers, given=line)
+        return self._run("write", path, count, writers, given=line, server=server)
 
-    def sync(self, path: Path, line: bytes, count: int) -> float:
+    def sync(self, path: Path, line: bytes, count: int) -> Took:
         """pwrite + fdatasync `line` `count` times, from the file's beginning on."""
         return self._run("sync", path, count, given=line)
 
-    def open(self, folder: Path, count: int, body_bytes: int) -> float:
+    def open(self, folder: Path, count: int, body_bytes: int, *, server: int | None = None) -> Took:
         """Open, read and close the first messages of a queue."""
-        return self._run("open", folder, count, body_bytes)
+        return self._run("open", folder, count, body_bytes, server=server)
 
-    def reopen(self, folder: Path, count: int, body_bytes: int) -> float:
+    def reopen(self, folder: Path, count: int, body_bytes: int, *, server: int | None = None) -> Took:
         """As `open`, for the second time."""
-        return self._run("reopen", folder, count, body_bytes)
+        return self._run("reopen", folder, count, body_bytes, server=server)
 
-    def readlink(self, folder: Path, ends: Iterable[tuple[str, str]]) -> float:
+    def readlink(self, folder: Path, ends: Iterable[tuple[str, str]], *, server: int | None = None) -> Took:
         """Read links of `folder`: pairs of a name and the end of its target."""
-        return self._run("readlink", folder, given="".join(f"{name} {end}\n" for name, end in ends).encode())
+        given = "".join(f"{name} {end}\n" for name, end in ends).encode()
+        return self._run("readlink", folder, given=given, server=server)
 
-    def names(self, folder: Path, least: int) -> float:
+    def names(self, folder: Path, least: int, *, server: int | None = None) -> Took:
         """List a directory that has so many names or more."""
-        return self._run("names", folder, least)
+        return self._run("names", folder, least, server=server)
 
-    def stream(self, path: Path, size: int) -> float:
+    def stream(self, path: Path, size: int, *, server: int | None = None) -> Took:
         """Read a file of `size` bytes, 1 MiB at a time."""
-        return self._run("stream", path, size)
+        return self._run("stream", path, size, server=server)
 
     @contextlib.contextmanager
     def busy_cores(self) -> Iterator[None]:
@@ -51,6 +54,8 @@ class Client:
                 burning.callback(process.kill)
             yield
 
-    def _run(self, *arguments: str | int | Path, given: bytes = b"") -> float:
-        command = [str(self._binary), *map(str, arguments)]
-        return float(subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True).stdout)
+    def _run(self, *arguments: str | int | Path, given: bytes = b"", server: int | None = None) -> Took:
+        options = ["--server", str(server)] if server is not None else []
+        command = [str(self._binary), *options, *map(str, arguments)]
+        output = subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True).stdout
+        return Took(*map(float, output.split()))

@@ -66,7 +66,7 @@ def puts_against_rocketmq(room: Room, put: Callable[[MessageStore, int, int], No
     with both_open(room) as (store, rocketmq, theirs):
         return interleave(
             lambda: rate(count, lambda: put(store, next(firsts), count)),
-            lambda: count / rocketmq.put(theirs, next(firsts), count),
+            lambda: rocketmq.put(theirs, next(firsts), count).rate(count),
             room.scale.rounds,
         )
 
@@ -85,7 +85,7 @@ def line_puts(room: Room) -> Pairs:
     with both_open(room) as (store, rocketmq, theirs):
         return interleave(
             lambda: rate(count, lambda: put_buffers(store, buffer, count)),
-            lambda: count / rocketmq.put(theirs, 0, count, keys=False),
+            lambda: rocketmq.put(theirs, 0, count, keys=False).rate(count),
             room.scale.rounds,
         )
 
@@ -189,7 +189,7 @@ def key_queries(room: Room) -> Pairs:
         rocketmq.query(theirs, numbers)
         return interleave(
             lambda: rate(len(numbers), query),
-            lambda: len(numbers) / rocketmq.query(theirs, numbers),
+            lambda: rocketmq.query(theirs, numbers).rate(len(numbers)),
             room.scale.rounds,
         )
 
@@ -208,7 +208,7 @@ def reads(room: Room, read: Callable[[MessageStore, int], int]) -> Pairs:
         rocketmq.read(theirs, count)
         return interleave(
             lambda: rate(count, lambda: read(store, count)),
-            lambda: count / rocketmq.read(theirs, count),
+            lambda: rocketmq.read(theirs, count).rate(count),
             room.scale.rounds,
         )
 
@@ -234,9 +234,9 @@ def read_columns(store: MessageStore, count: int) -> int:
 PUT = "RocketMQ putMessage"
 
 ROWS = (
-    Row("1", "`put`, one at a time, dispatched", PUT, "messages/s", 1.3, single_puts),
-    Row("2 batch", "`put_batch`, a key each, dispatched", PUT, "messages/s", 2.0, batch_puts),
-    Row("2 lines", "`put_lines`, no keys, dispatched", PUT, "messages/s", 6.0, line_puts),
+    Row("1", "`put`, one at a time, dispatched", PUT, "messages/s", 1.3, single_puts, by_cpu=True),
+    Row("2 batch", "`put_batch`, a key each, dispatched", PUT, "messages/s", 2.0, batch_puts, by_cpu=True),
+    Row("2 lines", "`put_lines`, no keys, dispatched", PUT, "messages/s", 6.0, line_puts, by_cpu=True),
     Row("3 batch", "`put_batch`, a key each", "LMDB, one transaction", "messages/s", 1.0, batches_against_lmdb),
     Row("3 lines", "`put_lines`, no keys", "LMDB, one transaction", "messages/s", 2.0, lines_against_lmdb),
     Row("13", "key query", "RocketMQ queryMessage", "queries/s", 1.0, key_queries),

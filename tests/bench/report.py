@@ -22,7 +22,8 @@ DECIMALS_BELOW = 100
 class Result:
     """One row of build/bench.json. `ok` None: reported or left out. `target` None: it has none.
 
-    `ratio` is the median of the rounds' ratios ours / peer, `spread` the least and the greatest of them.
+    `ratio` is the median of the rounds' ratios ours / peer, `spread` the least and the greatest of them. `cpu_us` is
+    the processor time a piece in microseconds, ours and the peer's, and `cpu_ratio` the peer's / ours.
     """
 
     id: str
@@ -39,6 +40,8 @@ class Result:
     rounds: dict[str, list[float]] = field(default_factory=dict)
     note: str = ""
     took_s: float = 0.0
+    cpu_us: tuple[float, float] | None = None
+    cpu_ratio: float | None = None
 
     @property
     def verdict(self) -> str:
@@ -48,6 +51,8 @@ class Result:
 
 def measured(row: Row, pairs: Pairs, took_s: float) -> Result:
     """A row's result."""
+    cpu_us = [statistics.median(side) for side in zip(*pairs.cpu_us, strict=True)]
+    judged = pairs.cpu_ratio if row.by_cpu and pairs.cpu_ratio is not None else pairs.ratio
     return Result(
         id=row.id,
         work=row.work,
@@ -57,12 +62,14 @@ def measured(row: Row, pairs: Pairs, took_s: float) -> Result:
         peer=statistics.median(pairs.peer),
         ratio=pairs.ratio,
         target=row.target,
-        ok=row.met(pairs.ratio) if row.judged and pairs.counts else None,
+        ok=row.met(judged) if row.judged and pairs.counts else None,
         at_most=row.at_most,
         spread=(min(pairs.ratios), max(pairs.ratios)),
         rounds={"ours": list(pairs.ours), "peer": list(pairs.peer)},
         note=pairs.note,
         took_s=took_s,
+        cpu_us=(cpu_us[0], cpu_us[1]) if cpu_us else None,
+        cpu_ratio=pairs.cpu_ratio,
     )
 
 
@@ -89,17 +96,19 @@ def cells(result: Result) -> list[str]:
         number(result.peer),
         f"{result.ratio:.2f}" if result.ratio is not None else "–",
         spread,
+        f"{number(result.cpu_us[0])}, {number(result.cpu_us[1])} µs" if result.cpu_us else "",
+        f"{result.cpu_ratio:.2f}" if result.cpu_ratio is not None else "",
         f"{'≤' if result.at_most else '≥'} {result.target:g}" if result.target is not None else "",
         result.verdict,
     ]
 
 
-HEADINGS = ["row", "work", "ours", "against", "theirs", "ratio", "spread", "target", ""]
+HEADINGS = ["row", "work", "ours", "against", "theirs", "ratio", "spread", "CPU a piece", "ratio", "target", ""]
 
 
 def line(result: Result) -> str:
     """A result for the terminal."""
-    widths = (18, 48, 21, 29, 10, 6, 10, 7, 8)
+    widths = (18, 48, 21, 29, 10, 6, 10, 16, 6, 7, 8)
     text = " ".join(cell.ljust(width) for cell, width in zip(cells(result), widths, strict=True))
     return f"{text} {result.note}".rstrip()
 

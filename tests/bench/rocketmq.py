@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from engine import FileSizes
-from tests.bench.measure import LeftOutError
+from tests.bench.measure import LeftOutError, Took, cpu_seconds
 from tests.bench.workload import SIZES, TOPIC
 from tests.interop.driver import command
 from tests.interop.room import java_config
@@ -42,31 +42,32 @@ class RocketMQ:
             cwd=folder,
         )
 
-    def _call(self, verb: str, store: Path, **fields: Any) -> float:
+    def _call(self, verb: str, store: Path, **fields: Any) -> Took:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         request = {"verb": verb, "path": str(store), "topic": TOPIC, **fields}
+        began = cpu_seconds(self._process.pid)
         self._process.stdin.write(json.dumps(request).encode() + b"\n")
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline() or '{"error": "the JVM ended"}')
         if "error" in answer:
             raise RuntimeError(f"RocketMQ, {verb}: {answer['error']}")
-        return float(answer["seconds"])
+        return Took(float(answer["seconds"]), cpu_seconds(self._process.pid) - began)
 
     def open(self, store: Path, sizes: FileSizes = SIZES) -> float:
-        """Open a store; how long its load(), which recovers, took."""
+        """Open a store; the seconds that its load(), which recovers, took."""
         config = {name: str(value) for name, value in java_config(sizes).items()}
-        return self._call("open", store, config=config)
+        return self._call("open", store, config=config).seconds
 
-    def put(self, store: Path, first: int, count: int, *, keys: bool = True) -> float:
+    def put(self, store: Path, first: int, count: int, *, keys: bool = True) -> Took:
         """Put messages one after the other; how long until all were dispatched."""
         return self._call("put", store, first=first, count=count, keys=keys)
 
-    def query(self, store: Path, numbers: list[int]) -> float:
+    def query(self, store: Path, numbers: list[int]) -> Took:
         """Query the keys of those messages."""
         return self._call("query", store, numbers=numbers)
 
-    def read(self, store: Path, count: int) -> float:
+    def read(self, store: Path, count: int) -> Took:
         """Read and decode the first `count` messages."""
         return self._call("read", store, count=count)
 

@@ -15,7 +15,7 @@ from tests.bench.measure import LeftOutError
 from tests.bench.rocketmq import RocketMQ
 from tests.bench.scale import Scale
 from tests.bench.workload import TOPIC
-from tests.interop.mounts import mounted
+from tests.interop.mounts import mounted, status
 
 SOURCES = Path(__file__).parent / "peer"
 MOUNT_LIMIT_SECONDS = 120
@@ -35,6 +35,7 @@ class Room:
         self._no_rocketmq: LeftOutError | None = None
         self._binaries: dict[str, Path] = {}
         self._folders = 0
+        self._peers: dict[Path, int] = {}
 
     def new_folder(self) -> Path:
         """An empty folder of its own."""
@@ -63,6 +64,11 @@ class Room:
                 raise
         return self._rocketmq
 
+    def server(self, queue: Path) -> int:
+        """The process that serves a mount of either side, by its folder of queue 0."""
+        root = queue.parents[1]
+        return self._peers.get(root) or int(status(root)["pid"])
+
     @contextlib.contextmanager
     def mounted(self, store: Path, *options: str) -> Iterator[Path]:
         """Our mount of a store; the folder of queue 0 (`mountctl mount`, as people run it)."""
@@ -83,6 +89,7 @@ class Room:
             root,
         ]
         with subprocess.Popen(command, process_group=0) as process:
+            self._peers[root] = process.pid
             try:
                 wait_for_mount(process, root)
                 raise_read_ahead(root, ServeOptions().read_ahead_kb)

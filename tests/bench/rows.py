@@ -14,6 +14,8 @@ class Row:
 
     `number` is what people type to run it; several rows may share one. `target` bounds the ratio ours / peer: from
     below, or from above when `at_most`. A row that is not `judged` is reported beside that aim, without a verdict.
+    `by_cpu`: the verdict is that of the processor time a piece, the peer's / ours, because rates on a shared machine
+    move too much.
     """
 
     id: str
@@ -24,6 +26,7 @@ class Row:
     run: Callable[[Room], Pairs]
     at_most: bool = False
     judged: bool = True
+    by_cpu: bool = False
 
     @property
     def number(self) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from tests.bench.measure import LeftOutError, Pairs, interleave
@@ -25,8 +26,8 @@ def one_writer(room: Room) -> Pairs:
     with synced_mount(room) as (queue, preallocated):
         sync_ms = sync_milliseconds(room, preallocated)
         pairs = interleave(
-            lambda: count / client.write(queue / "append", LINE, count),
-            lambda: count / client.sync(preallocated, LINE, count),
+            lambda: client.write(queue / "append", LINE, count).rate(count),
+            lambda: client.sync(preallocated, LINE, count).rate(count),
             room.scale.rounds,
         )
     return counted(pairs, sync_ms)
@@ -38,8 +39,8 @@ def many_writers(room: Room) -> Pairs:
     with synced_mount(room) as (queue, preallocated):
         sync_ms = sync_milliseconds(room, preallocated)
         pairs = interleave(
-            lambda: WRITERS * count / client.write(queue / "append", LINE, count, WRITERS),
-            lambda: count / client.write(queue / "append", LINE, count),
+            lambda: client.write(queue / "append", LINE, count, WRITERS).rate(WRITERS * count),
+            lambda: client.write(queue / "append", LINE, count).rate(count),
             room.scale.rounds,
         )
     return counted(pairs, sync_ms)
@@ -72,13 +73,13 @@ def disk(room: Room) -> Iterator[Path]:
 def sync_milliseconds(room: Room, preallocated: Path) -> float:
     """How long pwrite + fdatasync takes there."""
     count = room.scale.synced_writes
-    return 1_000 * room.client().sync(preallocated, LINE, count) / count
+    return 1_000 * room.client().sync(preallocated, LINE, count).seconds / count
 
 
 def counted(pairs: Pairs, sync_ms: float) -> Pairs:
     counts = sync_ms >= LEAST_SYNC_MS
     note = f"pwrite + fdatasync takes {sync_ms:.1f} ms here" + ("" if counts else ": too fast to judge by")
-    return Pairs(pairs.ours, pairs.peer, note, counts)
+    return replace(pairs, note=note, counts=counts)
 
 
 ROWS = (

@@ -1,7 +1,7 @@
 /*
  * The workload of the mounted rows of the benchmark, the same program on both sides of a row: what is measured is the file system,
- * not an interpreter. It does one thing, times it by CLOCK_MONOTONIC, and prints the seconds. Anything unexpected ends it with
- * exit code 1.
+ * not an interpreter. It does one thing, times it by CLOCK_MONOTONIC, and prints the seconds; and, with --server PID before the
+ * verb, the seconds of processor time that this process had meanwhile. Anything unexpected ends it with exit code 1.
  *
  *     client write FILE COUNT WRITERS     write(2) the line of standard input COUNT times, by each of so many threads at once
  *     client sync FILE COUNT              pwrite + fdatasync the line of standard input COUNT times, from the beginning on
@@ -36,11 +36,28 @@ static void fail(const char *what)
     exit(1);
 }
 
-static double now(void)
+static clockid_t server; /* its processor time */
+static int has_server;
+static double began, began_cpu, took, took_cpu;
+
+static double now(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    if (clock_gettime(clock, &t))
+        fail("clock_gettime");
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void start_clocks(void)
+{
+    began_cpu = has_server ? now(server) : 0;
+    began = now(CLOCK_MONOTONIC);
+}
+
+static void stop_clocks(void)
+{
+    took = now(CLOCK_MONOTONIC) - began;
+    took_cpu = has_server ? now(server) - began_cpu : 0;
 }
 
 static int opened(const char *path, int flags)
@@ -80,7 +97,7 @@ static void *write_lines(void *shared)
     return NULL;
 }
 
-static double write_at_once(lines *work, int writers)
+static void write_at_once(lines *work, int writers)
 {
     pthread_t threads[writers];
     pthread_barrier_init(&work->start, NULL, (unsigned)writers + 1);
@@ -88,28 +105,28 @@ static double write_at_once(lines *work, int writers)
         if (pthread_create(&threads[i], NULL, write_lines, work))
             fail("pthread_create");
     pthread_barrier_wait(&work->start);
-    double began = now();
+    start_clocks();
     for (int i = 0; i < writers; i++)
         pthread_join(threads[i], NULL);
-    return now() - began;
+    stop_clocks();
 }
 
-static double sync_lines(const lines *work)
+static void sync_lines(const lines *work)
 {
     int fd = opened(work->path, O_WRONLY);
-    double began = now();
+    start_clocks();
     for (long i = 0; i < work->count; i++)
         if (pwrite(fd, work->line, work->length, i * (off_t)work->length) != (ssize_t)work->length || fdatasync(fd))
             fail("pwrite and fdatasync");
-    return now() - began;
+    stop_clocks();
 }
 
 /* open: message after message */
 
-static double read_files(const char *folder, long count, ssize_t bytes)
+static void read_files(const char *folder, long count, ssize_t bytes)
 {
     char path[4096], body[READ_BYTES];
-    double began = now();
+    start_clocks();
     for (long i = 0; i < count; i++) {
         snprintf(path, sizeof path, "%s/%020ld", folder, i);
         int fd = opened(path, O_RDONLY);
@@ -117,7 +134,7 @@ static double read_files(const char *folder, long count, ssize_t bytes)
             fail("read");
         close(fd);
     }
-    return now() - began;
+    stop_clocks();
 }
 
 /* readlink: keys */
@@ -133,7 +150,7 @@ static bool ends_with(const char *text, const char *end)
     return length >= tail && !strcmp(text + length - tail, end);
 }
 
-static double read_links(const char *folder)
+static void read_links(const char *folder)
 {
     char name[256], end[64], target[4096];
     size_t count = 0, capacity = 1024;
@@ -145,7 +162,7 @@ static double read_links(const char *folder)
             fail("links");
         strcpy(links[count++].end, end);
     }
-    double began = now();
+    start_clocks();
     for (size_t i = 0; i < count; i++) {
         ssize_t length = readlink(links[i].path, target, sizeof target - 1);
         if (length < 0)
@@ -154,14 +171,14 @@ static double read_links(const char *folder)
         if (!ends_with(target, links[i].end))
             fail(target);
     }
-    return now() - began;
+    stop_clocks();
 }
 
 /* names and stream */
 
-static double list_names(const char *folder, long least)
+static void list_names(const char *folder, long least)
 {
-    double began = now();
+    start_clocks();
     DIR *directory = opendir(folder);
     if (!directory)
         fail(folder);
@@ -169,18 +186,17 @@ static double list_names(const char *folder, long least)
     for (struct dirent *entry; (entry = readdir(directory));)
         found += entry->d_name[0] != '.';
     closedir(directory);
-    double took = now() - began;
+    stop_clocks();
     if (found < least)
         fail("too few names");
-    return took;
 }
 
-static double read_stream(const char *path, long bytes)
+static void read_stream(const char *path, long bytes)
 {
     char *buffer = aligned_alloc(PAGE_BYTES, STREAM_READ_BYTES); /* as cat's is: else a read is two requests */
     memset(buffer, 0, STREAM_READ_BYTES);
     long total = 0;
-    double began = now();
+    start_clocks();
     int fd = opened(path, O_RDONLY);
     for (ssize_t got; (got = read(fd, buffer, STREAM_READ_BYTES));) {
         if (got < 0)
@@ -188,10 +204,9 @@ static double read_stream(const char *path, long bytes)
         total += got;
     }
     close(fd);
-    double took = now() - began;
+    stop_clocks();
     if (total != bytes)
         fail("not the file's size");
-    return took;
 }
 
 static void burn(void)
@@ -201,41 +216,50 @@ static void burn(void)
         ;
 }
 
-static double run(int argc, char **argv)
+static void run(int argc, char **argv)
 {
     const char *verb = argc > 1 ? argv[1] : "", *path = argc > 2 ? argv[2] : "";
     long count = argc > 3 ? atol(argv[3]) : 0, bytes = argc > 4 ? atol(argv[4]) : 0;
     static lines work;
     work.path = path;
     work.count = count;
-    if (!strcmp(verb, "burn") && argc == 2)
+    if (!strcmp(verb, "burn") && argc == 2) {
         burn();
-    if (!strcmp(verb, "write") && argc == 5) {
+    } else if (!strcmp(verb, "write") && argc == 5) {
         read_line(&work);
-        return write_at_once(&work, (int)bytes);
-    }
-    if (!strcmp(verb, "sync") && argc == 4) {
+        write_at_once(&work, (int)bytes);
+    } else if (!strcmp(verb, "sync") && argc == 4) {
         read_line(&work);
-        return sync_lines(&work);
-    }
-    if (!strcmp(verb, "open") && argc == 5)
-        return read_files(path, count, bytes);
-    if (!strcmp(verb, "reopen") && argc == 5) {
+        sync_lines(&work);
+    } else if (!strcmp(verb, "open") && argc == 5) {
         read_files(path, count, bytes);
-        return read_files(path, count, bytes);
+    } else if (!strcmp(verb, "reopen") && argc == 5) {
+        read_files(path, count, bytes);
+        read_files(path, count, bytes);
+    } else if (!strcmp(verb, "readlink") && argc == 3) {
+        read_links(path);
+    } else if (!strcmp(verb, "names") && argc == 4) {
+        list_names(path, count);
+    } else if (!strcmp(verb, "stream") && argc == 4) {
+        read_stream(path, count);
+    } else {
+        fprintf(stderr, "usage: see the beginning of client.c\n");
+        exit(2);
     }
-    if (!strcmp(verb, "readlink") && argc == 3)
-        return read_links(path);
-    if (!strcmp(verb, "names") && argc == 4)
-        return list_names(path, count);
-    if (!strcmp(verb, "stream") && argc == 4)
-        return read_stream(path, count);
-    fprintf(stderr, "usage: see the beginning of client.c\n");
-    exit(2);
 }
 
 int main(int argc, char **argv)
 {
-    printf("%.9f\n", run(argc, argv));
+    if (argc > 2 && !strcmp(argv[1], "--server")) {
+        if (clock_getcpuclockid(atoi(argv[2]), &server)) {
+            fprintf(stderr, "no process %s\n", argv[2]);
+            return 1;
+        }
+        has_server = 1;
+        argv += 2;
+        argc -= 2;
+    }
+    run(argc, argv);
+    printf(has_server ? "%.9f %.9f\n" : "%.9f\n", took, took_cpu);
     return 0;
 }
