@@ -112,7 +112,7 @@ class MessageStore:
         self._reader = Reader(
             parts.log, parts.queues, parts.index, self._topics, parts.deleted, body_limit_bytes, remember=remember
         )
-        self._queues: dict[tuple[str, int], Queue] = {}
+        self._queues: dict[str, dict[int, Queue]] = {}
         layout = opened.parts.layout
         self._consumer_offsets = ConsumerOffsets(layout.consumer_offsets, layout.lmq_consumer_offsets)
         writes = config.mode is OpenMode.WRITE and config.stopped is None
@@ -135,7 +135,7 @@ class MessageStore:
             self._known_durable_end = opened.recovered.trusted_end
         self._lifecycle = threading.Lock()
         self._summing = threading.Lock()
-        self._opened_long_at = -1
+        self._grown: _Grown | None = None
         self._closed = False
         self._write_side: _WriteSide | None = None
         self._writer: Writer | None = None
@@ -328,6 +328,10 @@ class MessageStore:
         """Names of all topics, sorted: the union of config/topics.json and consumequeue/."""
         return self._topics.names()
 
+    def has_topic(self, topic: str) -> bool:
+        """Whether there is such a topic; cheap, never raises."""
+        return self._topics.has(topic)
+
     def queues(self, topic: str) -> list[int]:
         """Queue ids of a topic, ascending. TopicNotFoundError."""
         return self._topics.queue_ids(topic)
@@ -355,18 +359,18 @@ class MessageStore:
 
     def _queue(self, topic: str, queue_id: int) -> Queue:
         """As `queue`, also for a queue that does not exist."""
-        found = self._queues.get((topic, queue_id))
+        of_topic = self._queues.get(topic)
+        found = None if of_topic is None else of_topic.get(queue_id)
         if found is None:
             found = Queue(topic, queue_id, self._reader, self._sums, self._refusal, self._writer)
             if self._parts.queues.get(topic, queue_id) is not None:  # else failed look-ups would fill the cache
-                self._queues[topic, queue_id] = found
+                self._queues.setdefault(topic, {})[queue_id] = found
         return found
 
     def _forget_queues(self, topic: str) -> None:
         """Drop the handles and sums of a topic whose queues were deleted or replaced."""
         self._sums.forget_topic(topic)
-        for key in [key for key in list(self._queues) if key[0] == topic]:
-            self._queues.pop(key, None)
+        self._queues.pop(topic, None)
 
     def create_topic(self, topic: str, queues: int | None = None) -> None:
         """Make a topic with `queues` queues; None: `config.default_queues`.
@@ -732,18 +736,23 @@ class MessageStore:
         return QueueStream(merged, self._sums.of(merged))
 
     def sum_streams(self, seconds: float) -> bool:
-        """Compute sizes of long streams and of streams in use, for about `seconds`; returns whether all are done.
+        """Compute sizes of long streams and of streams in use, for about `seconds`; returns whether all are done. Only
+        the first call looks at all queues, each later one at those with new messages.
 
         WRITE: the sums are stored for the next opening. OSError.
         """
         with self._summing:
-            queues = self._parts.queues
-            if self._closed:
-                return True
-            if self._opened_long_at != queues.generation:
-                self._opened_long_at = queues.generation
-                queues.open_long()
-            return self._sums.keep(queues.opened(), seconds)
+            return self._closed or self._sums.keep(self._grown_queues(), seconds)
+
+    def _grown_queues(self) -> list[ConsumeQueue]:
+        """Queues with new messages since the last call; at the first call all long queues and all opened ones."""
+        queues = self._parts.queues
+        if self._grown is None:
+            self._grown = _Grown()
+            self.subscribe(self._grown)
+            queues.open_long()
+            return queues.opened()
+        return [queue for key in self._grown.take() if (queue := queues.by_key.get(key)) is not None]
 
     # files that become messages
 
@@ -934,6 +943,20 @@ class _Forgetting(StoreListener):
 
     def log_rewritten(self, physical_end: int) -> None:
         self._store._forget_log()
+
+
+class _Grown(StoreListener):
+    """Collects the queues that get messages."""
+
+    def __init__(self) -> None:
+        self._keys: set[tuple[str, int]] = set()
+
+    def appended(self, topic: str, queue: int) -> None:
+        self._keys.add((topic, queue))
+
+    def take(self) -> set[tuple[str, int]]:
+        """The queues since the last call."""
+        return {self._keys.pop() for _ in range(len(self._keys))}
 
 
 class _News(StoreListener):

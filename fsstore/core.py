@@ -572,7 +572,6 @@ class Filesystem:
     def expired(self, expired: Expired) -> Iterator[int]:
         """Inodes to invalidate after the oldest messages of a queue have expired."""
         self._messages.forget()
-        self._parquet.forget_expired(expired)
         return itertools.chain(
             invalidate_expired_files(self._inodes, expired), invalidate_expired(self._context, expired)
         )

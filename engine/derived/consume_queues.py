@@ -27,7 +27,7 @@ from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
 from engine.files.paths import remove_tree
 from engine.files.watch import Watch
-from engine.log.entries import Entries
+from engine.log.entries import ENTRY, Entries
 
 Key = tuple[str, int]
 
@@ -106,6 +106,10 @@ class ConsumeQueues:
         """Topics with at least one queue, sorted."""
         with self._lock:
             return sorted(self._ids)
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether the topic has a queue."""
+        return bool(self._ids.get(topic))
 
     def queue_ids(self, topic: str) -> list[int]:
         """Queue ids of a topic, ascending; empty for an unknown one."""
@@ -200,10 +204,14 @@ class ConsumeQueues:
                 self.by_key[queue.topic, queue.queue_id] = queue
 
     def open_long(self) -> None:
-        """Open the queues that have more than one file. OSError."""
+        """Open the queues that have more than one file. After a clean close no other folder is listed. OSError."""
+        next_offsets, _ = self._closed_at or ({}, 0)
+        file_entries = self.file_bytes // ENTRY.itemsize
         with self._lock:
             keys = [key for key in self._keys() if key not in self.by_key]
         for topic, queue_id in keys:
+            if next_offsets.get((topic, queue_id), file_entries + 1) <= file_entries:
+                continue
             with suppress(FileNotFoundError):  # retention or a deletion took it meanwhile
                 if len(os.listdir(self.directory / topic / str(queue_id))) > 1:
                     self.get(topic, queue_id)

@@ -27,7 +27,7 @@ class TopicView:
 
     def has(self, topic: str) -> bool:
         """Whether the topic is in the table or has a queue."""
-        return self.table.get(topic) is not None or bool(self._queues.queue_ids(topic))
+        return self.table.get(topic) is not None or self._queues.has_topic(topic)
 
     def queue_ids(self, topic: str) -> list[int]:
         """Queue ids of a topic, ascending. TopicNotFoundError."""

@@ -28,7 +28,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -46,6 +46,7 @@ from engine.record.kernel.crc import crc32
 from engine.record.kernel.scan import whole_bodies
 
 Array = np.ndarray[Any, Any]
+Source: TypeAlias = ConsumeQueue | TopicQueue
 
 QUICK_SUM_MESSAGES = 2_000
 """Maximum number of messages that a nonblocking thread sums, in about 1 ms."""
@@ -81,10 +82,13 @@ class Summed(NamedTuple):
 class OffsetIndex:
     """The offset index of one queue. Thread safety: any thread; sums take turns under a lock of its own."""
 
-    def __init__(self, queue: ConsumeQueue | TopicQueue, source: RowSource, checked_before: int) -> None:
+    def __init__(
+        self, queue: Source, source: RowSource, checked_before: int, is_refused: Callable[[OffsetIndex], object]
+    ) -> None:
         """Records at physical offsets below `checked_before` are checked whole when they are summed; this process has
-        checked the others already."""
+        checked the others already. `is_refused` is called when the disk could not read a message."""
         self.queue = queue
+        self._is_refused = is_refused
         self.source = source
         self._checked_before = checked_before
         self._lock = threading.Lock()
@@ -100,6 +104,8 @@ class OffsetIndex:
         _, _, self._ends, self._left_out_counts = self._columns
         self._open_bytes = 0
         self._left_out: dict[int, frozenset[int]] = {}
+        self.stored_blocks = 0
+        """Number of blocks that are in its file."""
 
     def _set_base(self, queue_offset: int) -> None:
         self._base, self._first_block = queue_offset, queue_offset // BLOCK_MESSAGES
@@ -237,6 +243,7 @@ class OffsetIndex:
         row = first_refused(parts)
         if self.refused is None and row is not None:
             self.refused = first + row
+            self._is_refused(self)
         sizes = np.zeros(end - self._counted, np.int64)  # messages that expired before the sum have no bytes
         found = sizes_of(parts)[:next_row]
         sizes[first - self._counted :][: len(found)] = found
@@ -390,9 +397,10 @@ class OffsetIndexes:
         self._checked_before = checked_before
         self._writable = writable
         self._lock = threading.Lock()
-        self._indexes: dict[ConsumeQueue | TopicQueue, OffsetIndex] = {}
-        self._saved: dict[ConsumeQueue | TopicQueue, int] = {}
+        self._indexes: dict[str, dict[Source, OffsetIndex]] = {}  # by topic
         self._topics: dict[str, TopicQueue] = {}
+        self._refused: set[OffsetIndex] = set()
+        self._due: set[Source] = set()
 
     def topic(self, topic: str, make: Callable[[], TopicQueue]) -> TopicQueue:
         """The messages of all queues of a topic; `make` is called if there is no object yet, or a stale one."""
@@ -401,7 +409,8 @@ class OffsetIndexes:
             with self._lock:
                 known = self._topics.get(topic)
                 if known is None or known.is_stale:
-                    self._forget(lambda queue: queue is known)
+                    if known is not None:
+                        self._drop(known)
                     known = self._topics[topic] = make()
         return known
 
@@ -410,24 +419,30 @@ class OffsetIndexes:
         for topic in list(self._topics.values()):
             topic.refreshed()
 
-    def of(self, queue: ConsumeQueue | TopicQueue) -> OffsetIndex:
+    def of(self, queue: Source) -> OffsetIndex:
         """The offset index of a queue, or of a merged topic, with its stored blocks."""
-        known = self._indexes.get(queue)
+        known = self._known(queue)
         if known is not None:
             return known
         with self._lock:
-            known = self._indexes.get(queue)
+            known = self._known(queue)
             if known is None:
                 kept = self._kept(queue)
                 if len(kept) and isinstance(queue, TopicQueue):  # its numbers start anew in each process
                     last = (int(kept[0]["base"]) // BLOCK_MESSAGES + len(kept)) * BLOCK_MESSAGES - 1
                     queue.number_from(last, int(kept[-1]["last_physical"]))
-                known = OffsetIndex(queue, self._source, self._checked_before)
-                self._saved[queue] = len(kept) if known.restore(kept) else 0
-                self._indexes[queue] = known
+                known = OffsetIndex(queue, self._source, self._checked_before, self._refused.add)
+                known.stored_blocks = len(kept) if known.restore(kept) else 0
+                self._indexes.setdefault(queue.topic, {})[queue] = known
+                if isinstance(queue, ConsumeQueue):
+                    self._due.add(queue)
             return known
 
-    def _kept(self, queue: ConsumeQueue | TopicQueue) -> Array:
+    def _known(self, queue: Source) -> OffsetIndex | None:
+        of_topic = self._indexes.get(queue.topic)
+        return None if of_topic is None else of_topic.get(queue)
+
+    def _kept(self, queue: Source) -> Array:
         """Stored blocks (ROW) before the trusted end; the caller compares them with the queue."""
         try:
             raw = read_file(self._path(queue), MOST_BYTES)
@@ -436,57 +451,73 @@ class OffsetIndexes:
         rows = decode_rows(raw)
         return rows[: _leading(rows["last_physical"] < self._trusted_end)]
 
-    def _path(self, queue: ConsumeQueue | TopicQueue) -> Path:
+    def _path(self, queue: Source) -> Path:
         return self._directory / queue.topic / (ALL_QUEUES if isinstance(queue, TopicQueue) else str(queue.queue_id))
 
-    def keep(self, queues: Iterable[ConsumeQueue | TopicQueue], seconds: float) -> bool:
-        """Sum new messages in `queues` for about `seconds`, without decompressing, and store new whole blocks. False:
-        some are left. Messages whose blocks can't be stored are summed again later."""
+    def keep(self, grown: Iterable[Source], seconds: float) -> bool:
+        """Sum new messages for about `seconds`, without decompressing, and store new whole blocks: of the queues that
+        have `grown`, and of those with work left from earlier calls. False: some is left. Messages whose blocks can't
+        be stored are summed again later."""
         until_s = time.monotonic() + seconds
         is_done = True
-        self._forget_outdated()
-        for queue in queues:
-            if queue.is_stale or not self._is_worth_it(queue):
-                continue
-            index = self.of(queue)
+        self._due.update(grown, self._forget_outdated())
+        for queue in list(self._due):
             try:
-                is_done &= index.grow_until(until_s, decompress=False) is not None or index.decompresses
-                self._save(queue, index)
+                if queue.is_stale or not self._is_worth_it(queue) or self._is_kept(queue, until_s):
+                    self._due.discard(queue)
+                else:
+                    is_done &= self.of(queue).decompresses
             except (OSError, StoreError) as error:
                 self._ignored.note("sizes of a stream are not kept, and are summed again", error)
             if time.monotonic() >= until_s:
                 return False
         return is_done
 
-    def _forget_outdated(self) -> None:
-        """Drop indexes with sums from before the disk could read a refused message. Open streams keep the old sums."""
-        for queue, index in list(self._indexes.items()):
-            if index.is_outdated():
-                with self._lock:
-                    if self._indexes.get(queue) is index:
-                        del self._indexes[queue], self._saved[queue]
-
-    def _is_worth_it(self, queue: ConsumeQueue | TopicQueue) -> bool:
-        """Whether there may be a new whole block; an unused queue counts once it has a whole block."""
-        if queue not in self._indexes and queue.max_offset - queue.min_offset < BLOCK_MESSAGES:
-            return False
+    def _is_kept(self, queue: Source, until_s: float) -> bool:
+        """Sum and store the blocks of a queue; returns whether all its messages are summed. OSError, StoreError."""
         index = self.of(queue)
-        is_unsaved = self._writable and index.lasting_blocks > self._saved.get(queue, 0)
+        summed = index.grow_until(until_s, decompress=False)
+        self._save(queue, index)
+        return summed is not None
+
+    def _forget_outdated(self) -> list[Source]:
+        """Drop indexes with sums from before the disk could read a refused message, and return their queues. Open
+        streams keep the old sums."""
+        outdated = []
+        for index in list(self._refused):
+            if self._known(index.queue) is index and not index.is_outdated():
+                continue
+            self._refused.discard(index)
+            with self._lock:
+                if self._known(index.queue) is index:
+                    self._drop(index.queue)
+                    outdated.append(index.queue)
+        return outdated
+
+    def _is_worth_it(self, queue: Source) -> bool:
+        """Whether there may be a new whole block; an unused queue counts once it has a whole block."""
+        index = self._known(queue)
+        if index is None and (
+            queue.max_offset < BLOCK_MESSAGES or queue.max_offset - queue.min_offset < BLOCK_MESSAGES
+        ):
+            return False
+        index = index or self.of(queue)
+        is_unsaved = self._writable and index.lasting_blocks > index.stored_blocks
         return bool(queue.text_blocks) or index.unsummed >= BLOCK_MESSAGES or is_unsaved
 
-    def _save(self, queue: ConsumeQueue | TopicQueue, index: OffsetIndex) -> None:
+    def _save(self, queue: Source, index: OffsetIndex) -> None:
         with self._lock:
-            if self._writable and self._indexes.get(queue) is index:  # else its topic was deleted
-                rows = index.kept(self._saved[queue])
+            if self._writable and self._known(queue) is index:  # else its topic was deleted
+                rows = index.kept(index.stored_blocks)
                 if len(rows):
-                    self._append(queue, rows)
-                    self._saved[queue] += len(rows)
+                    self._append(queue, rows, index.stored_blocks)
+                    index.stored_blocks += len(rows)
 
-    def _append(self, queue: ConsumeQueue | TopicQueue, rows: Array) -> None:
+    def _append(self, queue: Source, rows: Array, stored_blocks: int) -> None:
         """Write `rows` after the valid rows of the file; the rest of the file is cut off."""
         path = self._path(queue)
         make_directory(path.parent)
-        end = HEADER_BYTES + self._saved[queue] * ROW.itemsize
+        end = HEADER_BYTES + stored_blocks * ROW.itemsize
         descriptor = open_or_create(path)
         try:
             os.ftruncate(descriptor, end if end > HEADER_BYTES else 0)
@@ -496,29 +527,30 @@ class OffsetIndexes:
             os.close(descriptor)
 
     @property
-    def in_use(self) -> list[ConsumeQueue | TopicQueue]:
+    def in_use(self) -> list[Source]:
         """Queues and topics with an offset index."""
-        return list(self._indexes)
+        return [queue for of_topic in list(self._indexes.values()) for queue in list(of_topic)]
 
     def forget_log(self) -> None:
         """Drop everything after another log replaced the summed one; this process has checked none of its records."""
         with self._lock:
-            self._forget(lambda _: True)
+            self._indexes.clear()
+            for merged in self._topics.values():
+                merged.is_stale = True
+            self._topics.clear()
             self._trusted_end, self._checked_before = 0, MAX_OFFSET
 
-    def _forget(self, unwanted: Callable[[ConsumeQueue | TopicQueue], bool]) -> None:
-        """Drop indexes and topics for which `unwanted` returns True."""
-        for queue in filter(unwanted, [*self._indexes]):
-            del self._indexes[queue], self._saved[queue]
-        for topic, merged in list(self._topics.items()):
-            if unwanted(merged):
-                merged.is_stale = True
-                del self._topics[topic]
+    def _drop(self, queue: Source) -> None:
+        """Drop the index of a queue, if it has one."""
+        self._indexes.get(queue.topic, {}).pop(queue, None)
 
     def forget_topic(self, topic: str) -> None:
         """Drop memory and files of a topic whose queues were deleted."""
         with self._lock:
-            self._forget(lambda queue: queue.topic == topic)
+            self._indexes.pop(topic, None)
+            merged = self._topics.pop(topic, None)
+            if merged is not None:
+                merged.is_stale = True
             if self._writable:
                 with suppress(OSError, ObstructedError):
                     remove_tree(self._directory / topic)

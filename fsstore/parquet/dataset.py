@@ -15,7 +15,6 @@ from functools import partial
 from typing import NamedTuple
 
 from engine import (
-    Expired,
     ExpiredMessageError,
     MessageNotFoundError,
     MessageStore,
@@ -247,17 +246,20 @@ class Dataset:
     def status(self) -> dict[str, object]:
         """Figures for `@store/status.json`."""
         with self._lock:
-            left_out = sum(shown.left_out for _, shown in self._shown.kept())
+            shown = [(key, file.left_out) for key, file in self._shown.kept() if file.left_out]
         return {
             "rendered_files": self.rendered_files,
             "rendered_chunks": self.rendered_chunks,
-            "left_out_messages": left_out,
+            "left_out_messages": sum(left_out for key, left_out in shown if not self._has_expired(key)),
             "memory_bytes": self._chunks.kept_bytes + self._maps.kept_bytes + self._columns.kept_bytes,
         }
 
-    def forget_expired(self, expired: Expired) -> None:
-        queue, new_min = (expired.topic, expired.queue), expired.new_min
-        self._forget_shown(lambda key: (key.topic, key.queue) == queue and key.begin < new_min)
+    def _has_expired(self, key: RangeKey) -> bool:
+        """Whether a range's first message has expired, or its topic was deleted."""
+        try:
+            return self._store.bounds(key.topic, key.queue).min_offset > key.begin
+        except TopicNotFoundError:
+            return True
 
     def forget_queue(self, topic: str, queue: int) -> None:
         with self._lock:

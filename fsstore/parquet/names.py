@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from fsstore.tree.names import MAX_QUEUE_OFFSET, NAME_MAX_BYTES, parse_queue, to_name
+from fsstore.tree.names import MAX_QUEUE_OFFSET, NAME_MAX_BYTES, from_name, parse_queue, to_name
 
 SEGMENT_MESSAGES = 65_536
 """A segment ends at each multiple of this queue offset, and earlier at the end of a log file."""
@@ -28,6 +28,8 @@ _NULL = b"__HIVE_DEFAULT_PARTITION__"
 """The partition value that means null; a topic may have this name, too."""
 _ESCAPE = re.compile(rb"%(?=[0-9A-Fa-f]{2})")
 """A % that a reader would decode with the next two characters."""
+
+_ESCAPED_BYTE = re.compile(rb"%([0-9A-F]{2})")
 
 _RANGE = re.compile(rb"([0-9]{20})-([0-9]{20})(?:\.tail)?\.parquet")
 
@@ -48,6 +50,14 @@ def topic_partition(topic: str) -> bytes:
     if len(partition) <= NAME_MAX_BYTES:
         return partition
     return TOPIC_PREFIX + _escaped(_ESCAPE.sub(b"%25", name), _ESCAPED - {ord("%")})  # too long for a name otherwise
+
+
+def parse_topic_partition(name: bytes) -> str | None:
+    """The topic of a directory's name; None for any other name."""
+    if not name.startswith(TOPIC_PREFIX):
+        return None
+    topic = from_name(_ESCAPED_BYTE.sub(lambda found: bytes((int(found[1], 16),)), name[len(TOPIC_PREFIX) :]))
+    return topic if topic_partition(topic) == name else None
 
 
 def _escaped(name: bytes, special: frozenset[int]) -> bytes:

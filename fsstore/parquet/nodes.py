@@ -29,6 +29,7 @@ from fsstore.parquet.names import (
     SEGMENT_MESSAGES,
     parse_queue_partition,
     parse_segment,
+    parse_topic_partition,
     queue_partition,
     segment_name,
     topic_partition,
@@ -52,8 +53,6 @@ class DatasetDirectory(Directory):
     def __init__(self, context: Context, dataset: Dataset) -> None:
         super().__init__(context)
         self._dataset = dataset
-        self._generation = -1
-        self._topics: dict[bytes, str] = {}
         context.inodes.makers += [
             Maker(TopicPartition, lambda key: TopicPartition(context, dataset, key.topic or "")),
             Maker(QueuePartition, self._partition_again),
@@ -61,23 +60,15 @@ class DatasetDirectory(Directory):
         ]
 
     def lookup(self, name: bytes) -> Attributes:
-        topic = self._current().get(name)
-        if topic is None:
+        topic = parse_topic_partition(name)
+        if topic is None or not self._context.store.has_topic(topic):
             return self._context.absence(name)
         key = NodeKey(TopicPartition, topic)
         node = self._context.inodes.named(key, lambda: TopicPartition(self._context, self._dataset, topic))
         return node.attributes()
 
     def names(self) -> Sequence[bytes]:
-        return sorted(filter(can_be_name, self._current()))
-
-    def _current(self) -> dict[bytes, str]:
-        store = self._context.store
-        generation = store.topics_generation
-        if generation != self._generation:
-            self._topics = {topic_partition(topic): topic for topic in store.topics()}
-            self._generation = generation
-        return self._topics
+        return sorted(filter(can_be_name, map(topic_partition, self._context.store.topics())))
 
     def _partition_again(self, key: NodeKey) -> QueuePartition:
         """A queue's directory whose inode was taken over. ESTALE: the queue was deleted."""
@@ -307,10 +298,9 @@ def invalidate_expired_files(inodes: InodeTable[Node], expired: Expired) -> list
     """Inodes of files whose first message has expired; they are stale from now on."""
 
     def is_gone(name: NodeKey) -> bool:
-        is_of_queue = (name.topic, name.queue) == (expired.topic, expired.queue)
-        return is_of_queue and isinstance(name.detail, RangeKey) and name.detail.begin < expired.new_min
+        return isinstance(name.detail, RangeKey) and name.detail.begin < expired.new_min
 
-    return inodes.invalidate(is_gone)
+    return inodes.invalidate(is_gone, (expired.topic, expired.queue))
 
 
 def cut(position: int, end: int, parts: Sequence[tuple[int, Sequence[memoryview]]]) -> Iterator[memoryview]:

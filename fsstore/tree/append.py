@@ -57,7 +57,6 @@ class AppendFile(Node):
         self._topic = topic
         self._queue = queue
         self._options = options
-        self._generation = context.store.topics_generation
         self._handles: list[EmptyHandle | AppendHandle] = []
 
     @property
@@ -81,7 +80,7 @@ class AppendFile(Node):
         store = self._context.store
         store.require_writable(self._topic)
         sync = store.sync_flush or bool(flags & (os.O_SYNC | os.O_DSYNC))
-        publisher = Publisher(self._context, self._topic, self._queue, self._options, self._generation, self)
+        publisher = Publisher(self._context, self._topic, self._queue, self._options, self)
         handle = _HANDLES[self._options.frame](publisher, sync, self._released)
         handle.appends = bool(flags & os.O_APPEND)
         return handle

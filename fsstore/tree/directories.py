@@ -117,9 +117,7 @@ class Tree:
     def _must_exist(self, topic: str, queue: Queue | None) -> None:
         """ENOENT for a topic or queue that was deleted while the kernel knew it: publishing would make it again."""
         store = self.context.store
-        if queue is None:
-            store.queues(topic)
-        elif not store.has_queue(topic, queue.queue_id):
+        if not (store.has_topic(topic) if queue is None else store.has_queue(topic, queue.queue_id)):
             raise not_found()
 
     def listed_append(self, topic: str, queue: Queue | None) -> Attributes:
@@ -142,8 +140,6 @@ class RootDirectory(Directory):
         super().__init__(tree.context)
         self._tree = tree
         self._special: dict[bytes, Node] = {}
-        self._generation = -1
-        self._topics: frozenset[str] = frozenset()
 
     def add(self, name: bytes, directory: Node) -> None:
         """Show `directory` as `name`, which can't be a topic's name."""
@@ -154,24 +150,24 @@ class RootDirectory(Directory):
         special = self._special.get(name)
         if special is not None:
             return special.attributes()
-        topic, topics = from_name(name), self._current_topics()
-        if topic in topics:
+        topic, has_topic = from_name(name), self._context.store.has_topic
+        if has_topic(topic):
             return self._tree.topic(topic).attributes()
-        if name.endswith(STREAM_SUFFIX) and (streamed := topic[: -len(STREAM_SUFFIX)]) in topics:
+        if name.endswith(STREAM_SUFFIX) and has_topic(streamed := topic[: -len(STREAM_SUFFIX)]):
             return self._tree.streams.look_up(streamed, None)
         return self._context.absence(name)
 
     def describe(self, name: bytes) -> Attributes:
-        topic = from_name(name)
-        if name in self._special or topic in self._current_topics():
+        topic, has_topic = from_name(name), self._context.store.has_topic
+        if name in self._special or has_topic(topic):
             return self.lookup(name)
         streamed = topic[: -len(STREAM_SUFFIX)]
-        if streamed not in self._current_topics():
+        if not has_topic(streamed):
             raise not_found()
         return self._tree.streams.listed(streamed, None)
 
     def names(self) -> Sequence[bytes]:
-        topics = [name for name in map(to_name, sorted(self._current_topics())) if name not in self._special]
+        topics = [name for name in map(to_name, self._context.store.topics()) if name not in self._special]
         taken = {*topics, *self._special}
         both = ((name, name + STREAM_SUFFIX) for name in topics)
         shown = (name for topic, log in both for name in ((topic,) if log in taken else (topic, log)))
@@ -191,14 +187,6 @@ class RootDirectory(Directory):
         topic = parse_topic(name).name
         found = self.lookup(topic)
         return found if topic == name else found._replace(entry_timeout=0)
-
-    def _current_topics(self) -> frozenset[str]:
-        store = self._context.store
-        generation = store.topics_generation
-        if generation != self._generation:
-            self._topics = frozenset(store.topics())
-            self._generation = generation
-        return self._topics
 
 
 class TopicDirectory(Directory):

@@ -170,7 +170,7 @@ class DropBoxes:
         """The topic of a node that is made again. ESTALE: the topic or the queue was deleted."""
         store = self._context.store
         assert key.topic is not None
-        if key.topic not in store.topics() or (key.queue is not None and not store.has_queue(key.topic, key.queue)):
+        if not store.has_topic(key.topic) or (key.queue is not None and not store.has_queue(key.topic, key.queue)):
             raise FilesystemError(errno.ESTALE)
         return key.topic
 

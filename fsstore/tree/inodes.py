@@ -25,7 +25,7 @@ import errno
 import hashlib
 import zlib
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Hashable, Set
+from collections.abc import Callable, Hashable, Mapping, Set
 from dataclasses import astuple, is_dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -94,6 +94,10 @@ class NodeKey(NamedTuple):
     """Distinguishes nodes of the same kind, topic and queue."""
 
 
+Owner = tuple[str | None, int | None]
+"""Topic and queue of a node: see `NodeKey`."""
+
+
 class Numbered(Protocol):
     """A node that can be in a table, which sets its number."""
 
@@ -104,6 +108,7 @@ class Numbered(Protocol):
 
 
 N = TypeVar("N", bound=Numbered)
+_NONE: Mapping[NodeKey, int] = {}
 
 
 class Maker(NamedTuple, Generic[N]):
@@ -205,7 +210,7 @@ class InodeTable(Generic[N]):
         """One for each kind that survives a restart."""
         self._records: NodeRecords | None = None
         self._inherited: dict[int, tuple[Maker[N], NodeKey]] = {}
-        self._numbers: dict[NodeKey, int] = {}
+        self._numbers: dict[Owner, dict[NodeKey, int]] = {}
         self._names: dict[int, NodeKey] = {}
         self._lookups: dict[int, int] = {}
         self._unopened: dict[int, NodeKey] = {}
@@ -229,7 +234,7 @@ class InodeTable(Generic[N]):
                 key = NodeKey(maker.kind, text.topic, text.queue, maker.detail(text.detail))
                 self._inherited[inode] = maker, key
                 if is_named:
-                    self._numbers[key], self._names[inode] = inode, key
+                    self._name(inode, key)
         pinned, self._pinned = self._pinned, {}
         nodes = {inode: self.nodes.pop(inode) for inode in pinned}
         for inode, text in pinned.items():
@@ -302,7 +307,7 @@ class InodeTable(Generic[N]):
     def named(self, name: NodeKey, make: Callable[[], N], *, is_made_up: bool = False, while_open: bool = False) -> N:
         """The node of that key, made now if there is none. It survives a restart; with `while_open`, only between
         `opened` and `closed`. OSError: no room to note it; `is_made_up` as in `add`."""
-        inode = self._numbers.get(name)
+        inode = self.find(name)
         if inode is not None:
             return self.nodes[inode]
         node = make()
@@ -315,9 +320,12 @@ class InodeTable(Generic[N]):
             except OSError:
                 self._gone(inode)
                 raise
-        self._numbers[name] = inode
-        self._names[inode] = name
+        self._name(inode, name)
         return node
+
+    def _name(self, inode: int, name: NodeKey) -> None:
+        self._numbers.setdefault((name.topic, name.queue), {})[name] = inode
+        self._names[inode] = name
 
     def inherited(self, inode: int) -> NodeKey | None:
         """The key of a node that the last server gave a number to, if it was not made again yet."""
@@ -326,7 +334,7 @@ class InodeTable(Generic[N]):
 
     def find(self, name: NodeKey) -> int | None:
         """The number of the node with that key, if there is one."""
-        return self._numbers.get(name)
+        return self._numbers.get((name.topic, name.queue), _NONE).get(name)
 
     def count(self, inode: int) -> None:
         """Count a look-up that returned this number to the kernel."""
@@ -369,16 +377,18 @@ class InodeTable(Generic[N]):
         if inode not in self._names:
             self._gone(inode)
 
-    def invalidate(self, unwanted: Callable[[NodeKey], bool]) -> list[int]:
-        """Drop nodes by key; returns their numbers, which are stale from now on. Open files stay open."""
-        inodes = [inode for name, inode in self._numbers.items() if unwanted(name)]
+    def invalidate(self, unwanted: Callable[[NodeKey], bool], owner: Owner | None = None) -> list[int]:
+        """Drop nodes by key, of all topics or of one `owner`; returns their numbers, which are stale from now on. Open
+        files stay open."""
+        owned = self._numbers.values() if owner is None else (self._numbers.get(owner, _NONE),)
+        inodes = [inode for numbers in owned for name, inode in numbers.items() if unwanted(name)]
         for inode in inodes:
             self._gone(inode)
         return inodes
 
     def invalidate_named(self, name: NodeKey) -> None:
         """As `invalidate`, for the node of one key, if there is one."""
-        inode = self._numbers.get(name)
+        inode = self.find(name)
         if inode is not None:
             self._gone(inode)
 
@@ -393,7 +403,10 @@ class InodeTable(Generic[N]):
         self.made_up.gone(inode)
         name = self._names.pop(inode, None)
         if name is not None:
-            del self._numbers[name]
+            numbers = self._numbers[name.topic, name.queue]
+            del numbers[name]
+            if not numbers:
+                del self._numbers[name.topic, name.queue]
         if self._records is not None:
             self._records.drop(inode)
 

@@ -23,6 +23,7 @@ from engine import (
     MessageTooLargeError,
     Queue,
     StoreError,
+    TopicNotFoundError,
     check_message,
     split_text,
     uncollected,
@@ -117,7 +118,6 @@ class Publisher:
 
     __slots__ = (
         "_file",
-        "_generation",
         "_is_done",
         "_is_json",
         "_is_long",
@@ -143,11 +143,9 @@ class Publisher:
         topic: str,
         queue: Queue | None,
         options: AppendOptions,
-        generation: int,
         file: Node,
     ) -> None:
-        """Without `queue`, the queues of the topic take turns. `generation` is that of the store's topics when the
-        topic was looked up; `file` is the open file."""
+        """Without `queue`, the queues of the topic take turns. `file` is the open file."""
         self._file = file
         self.frames = 0
         """Lines or other frames that were handled."""
@@ -165,7 +163,6 @@ class Publisher:
         self._topic = topic
         self._queue = queue
         self._options = options
-        self._generation = generation
         self._is_json = options.format is BodyFormat.JSON
         self._is_long = False
         self._long_bytes = LONG_JSON_BYTES if self._is_json else LONG_BYTES
@@ -322,7 +319,5 @@ class Publisher:
 
     def _must_exist(self) -> None:
         """TopicNotFoundError if the topic was deleted meanwhile: the store's puts would make it again."""
-        generation = self.store.topics_generation
-        if generation != self._generation:
-            self.store.queues(self._topic)
-            self._generation = generation
+        if not self.store.has_topic(self._topic):
+            raise TopicNotFoundError(self._topic)

@@ -27,17 +27,14 @@ def invalidate_expired(context: Context, expired: Expired) -> Iterator[int]:
     for physical_offset in expired.physical_offsets.tolist():
         yield physical_offset + context.computed.begin | MESSAGE
     if len(expired.physical_offsets) < expired.new_min - expired.old_min:
-        yield from context.inodes.invalidate(lambda name: name == queue)
+        yield from context.inodes.invalidate(lambda name: name == queue, (expired.topic, expired.queue))
 
 
 def invalidate_queue(context: Context, topic: str, queue: int) -> list[int]:
     """Inodes of a removed queue and all below it, and of its topic's stream. Its name may be in use again."""
-
-    def belonged(name: NodeKey) -> bool:
-        is_stream = name.queue is None and issubclass(name.kind, StreamFile)
-        return name.topic == topic and (name.queue == queue or is_stream)
-
-    return context.inodes.invalidate(belonged)
+    inodes = context.inodes
+    of_queue = inodes.invalidate(lambda _: True, (topic, queue))
+    return of_queue + inodes.invalidate(lambda name: issubclass(name.kind, StreamFile), (topic, None))
 
 
 def invalidate_removed(context: Context) -> list[int]:

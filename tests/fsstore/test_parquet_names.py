@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fsstore.parquet.names import (
     parse_queue_partition,
     parse_segment,
+    parse_topic_partition,
     queue_partition,
     segment_name,
     topic_partition,
@@ -30,6 +33,17 @@ from fsstore.parquet.names import (
 )
 def test_a_topic_is_escaped_as_hive_escapes_it(topic: str, name: bytes) -> None:
     assert topic_partition(topic) == name
+    assert parse_topic_partition(name) == topic
+
+
+@given(st.text(st.sampled_from("a%2F5_é/:\x01"), max_size=90))
+def test_a_topic_is_read_from_its_name(topic: str) -> None:
+    assert parse_topic_partition(topic_partition(topic)) == topic
+
+
+@pytest.mark.parametrize("name", [b"orders", b"topic=a%41", b"topic=a%2f", b"topic=%5F", b"topic=a/b", b"Topic=a"])
+def test_any_other_name_has_no_topic(name: bytes) -> None:
+    assert parse_topic_partition(name) is None
 
 
 def test_a_queue_is_named_by_its_plain_number() -> None:
