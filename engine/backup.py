@@ -269,7 +269,7 @@ class _Run:
                 if is_empty and queue.queue_id not in queues.queue_ids(queue.topic):
                     newest = queue.entries(queue.max_offset - 1, 1)
                     queues.get_or_create(queue.topic, queue.queue_id).append(queue.max_offset - 1, newest)
-            queues.flush()
+            queues.flush(queues.opened())
 
     def _settings(self, paths: tuple[Path, ...]) -> dict[str, bytes]:
         found = {}

@@ -237,7 +237,7 @@ def _drop_queue(layout: StoreLayout, config: StoreConfig, file_bytes: int, topic
         queues = ConsumeQueues(layout.consume_queues, file_bytes, Access.WRITE, config.disk)
         with closing(queues):
             queues.get_or_create(topic, queue_id).append_one(*newest)
-            queues.flush()
+            queues.flush(queues.opened())
 
 
 def _newest_entry(layout: StoreLayout, file_bytes: int, topic: str, queue_id: int) -> tuple[int, int, int, int] | None:

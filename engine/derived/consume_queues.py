@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,15 +21,18 @@ from engine.derived.remade import Make
 from engine.errors import ReadError, RefusedReadError
 from engine.events import Expired
 from engine.files.disk import Disk
-from engine.files.file_queue import FileQueue
+from engine.files.file_queue import FileQueue, Unflushed
 from engine.files.file_scan import folders_in
 from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
-from engine.files.paths import remove_tree
+from engine.files.paths import open_folder, remove_tree
 from engine.files.watch import Watch
 from engine.log.entries import ENTRY, Entries
 
 Key = tuple[str, int]
+
+MANY_FILES = 64
+"""More files than this are flushed by one sync of the filesystem, if it can do that."""
 
 
 class ConsumeQueues:
@@ -74,12 +77,16 @@ class ConsumeQueues:
         self._make: Make | None = None
         self.is_behind = False
         """FOLLOW: whether a queue could not be read and must be refreshed again."""
+        self._folder: int | None = None
+        """WRITE: `directory`, opened before the first write: a sync of its filesystem reports failures since then."""
 
     # the queues
 
     def load(self) -> None:
         """List the queues in the directory. No queue file is read."""
         with self._lock:
+            if self.access is Access.WRITE and self._folder is None and self.directory.is_dir():
+                self._folder = open_folder(self.directory)
             self._ids = self._listed()
             self.generation += 1
 
@@ -404,10 +411,30 @@ class ConsumeQueues:
 
     # durability and life
 
-    def flush(self, least_pages: int = 0) -> None:
-        """Flush every queue with at least `least_pages` unflushed pages (0: any byte). FlushFailedError."""
-        for queue in self.opened():
-            queue.files.flush(least_pages)
+    def flush(self, changed: Iterable[ConsumeQueue], least_pages: int = 0) -> None:
+        """Flush those of the changed queues that have at least `least_pages` unflushed pages (0: any byte).
+        FlushFailedError; NoDescriptorError: the flush is incomplete."""
+        known = [queue.files for queue in changed if not queue.is_stale]
+        waiting = [(files, files.unflushed(least_pages)) for files in known]
+        if self._sync_at_once([found for _, found in waiting]):
+            for files, found in waiting:
+                files.note_flushed(found)
+        else:
+            for files in known:
+                files.flush(least_pages)
+
+    def _sync_at_once(self, waiting: Sequence[Unflushed]) -> bool:
+        """Bring many files to disk by one sync of their filesystem. False, for few files, or if it can't do that: sync
+        them one by one. That also shows whether a failed write was one of theirs."""
+        paths = [file.path for found in waiting for file, _ in found.files]
+        if self._folder is None or len(paths) <= MANY_FILES:
+            return False
+        try:
+            device = os.fstat(self._folder).st_dev
+            is_common = all(os.stat(path).st_dev == device for path in paths)
+            return is_common and self._disk.sync_filesystem(self._folder, self.directory)
+        except OSError:
+            return False
 
     def ends(self, topic: str) -> dict[int, int]:
         """The next queue offset of each queue of a topic, by queue id."""
@@ -440,6 +467,9 @@ class ConsumeQueues:
             queue.is_stale = True
             queue.close()
         self.by_key.clear()
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
 
 
 def _queue_ids(directory: Path) -> set[int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ from engine.files.paths import (
     unlink,
 )
 from engine.record.header import MAX_OFFSET
+from engine.record.kernel.folders import sync_filesystem
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -36,6 +38,16 @@ MOST_BYTES = 256 << 20
 
 NO_UNNAMED_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EXDEV, errno.EPERM})
 """Error numbers of filesystems without O_TMPFILE, or without /proc."""
+
+
+def _is_linux(least: tuple[int, int]) -> bool:
+    """Whether the kernel is of a version from `least` on."""
+    major, minor, *_ = re.findall(r"\d+", os.uname().release)
+    return (int(major), int(minor)) >= least
+
+
+REPORTS_FAILURES = _is_linux((5, 8))
+"""Whether syncfs reports failed writes."""
 
 
 class Disk:
@@ -50,6 +62,13 @@ class Disk:
         """Return when the open file's bytes and size are on disk. Releases the GIL."""
         with _naming(path):
             os.fdatasync(descriptor)
+
+    def sync_filesystem(self, descriptor: int, path: Path) -> bool:
+        """Return True when all bytes and names written to the filesystem of the open folder are on disk. False: the
+        filesystem or kernel can't promise that. OSError: a write failed since the folder was opened, perhaps another
+        program's. Releases the GIL."""
+        with _naming(path):
+            return REPORTS_FAILURES and sync_filesystem(descriptor)
 
     def write_again(self, descriptor: int, path: Path, position: int, size: int) -> None:
         """Make the next sync write bytes [position, position + size) as readers see them, even where the kernel holds

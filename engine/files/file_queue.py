@@ -12,6 +12,7 @@ import mmap
 import threading
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -93,6 +94,15 @@ class BufferPool:
         """Return a buffer from `take`."""
         with self._lock:
             self._free.append(buffer)
+
+
+@dataclass(frozen=True, slots=True)
+class Unflushed:
+    """What a flush brings to disk: files, each with the position up to which it is readable now, and a number of
+    names."""
+
+    files: tuple[tuple[MappedFile, int], ...]
+    names: int
 
 
 class FileQueue(FilesByStart):
@@ -445,11 +455,30 @@ class FileQueue(FilesByStart):
         An error leaves it unchanged: FlushFailedError; NoDescriptorError, after which a new try may work.
         """
         with self._flush_lock:
-            due = [file for file in self._unflushed() if file.due(file.flushed, file.readable, least_pages)]
+            due = self._due(least_pages)
             if due or not least_pages:
                 self._sync(due)
                 self._flushed_offset = self._contiguously_flushed()
             return self._flushed_offset
+
+    def _due(self, least_pages: int) -> list[MappedFile]:
+        return [file for file in self._unflushed() if file.due(file.flushed, file.readable, least_pages)]
+
+    def unflushed(self, least_pages: int = 0) -> Unflushed:
+        """What `flush` would bring to disk now."""
+        due = tuple((file, file.readable) for file in self._due(least_pages))
+        return Unflushed(due, len(self._unsynced_names) if due or not least_pages else 0)
+
+    def note_flushed(self, done: Unflushed) -> None:
+        """A sync of the filesystem has brought `done` to disk. FlushFailedError: an earlier sync of a file failed."""
+        with self._flush_lock:
+            for file, position in done.files:
+                try:
+                    file.note_synced(position)
+                except OSError as error:
+                    raise flush_error(file.path, error) from error
+            self._forget_names(done.names)
+            self._flushed_offset = self._contiguously_flushed()
 
     def _sync(self, files: list[MappedFile]) -> None:
         """Sync files, then the names of new files; after a failure these names stay to be synced."""
@@ -463,8 +492,11 @@ class FileQueue(FilesByStart):
                 self._disk.sync_directory(path)
         except OSError as error:
             raise flush_error(path, error) from error
+        self._forget_names(len(names))
+
+    def _forget_names(self, count: int) -> None:
         with self._change_lock:
-            del self._unsynced_names[: len(names)]
+            del self._unsynced_names[:count]
 
     def _unflushed(self) -> list[MappedFile]:
         """Files with bytes that are not on disk, oldest first."""

@@ -94,11 +94,15 @@ class WriteDescriptor:
                 rest, position = rest[done:], position + done
             return True
 
+    def require_no_failure(self) -> None:
+        """OSError: a sync failed before."""
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+
     def sync(self) -> None:
         """Return when all written bytes are on disk. OSError: every later call raises it again, because the kernel
         reports a failed page write only once."""
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
+        self.require_no_failure()
         number = self.open()
         try:
             self._disk.sync(number, self._path)
@@ -548,6 +552,15 @@ class MappedFile(FilePositions):
         with self._sync_lock:
             if not self._retired and not self._closed:
                 self._bring_to_disk()
+
+    def note_synced(self, position: int) -> None:
+        """Move `flushed` to `position`: a sync of the filesystem has brought the bytes before it to disk. OSError: an
+        earlier sync of this file failed."""
+        with self._sync_lock:
+            self._descriptor.require_no_failure()
+            self.flushed = max(self.flushed, min(position, self.readable))
+            if self.flushed == self.size:
+                self._descriptor.close()
 
     def _bring_to_disk(self) -> None:
         """`sync`, with `_sync_lock` held."""

@@ -34,6 +34,7 @@ from engine.settings.config import FlushPolicy
 from engine.write.flush import Committer, DerivedFlusher, LogFlusher
 
 if TYPE_CHECKING:
+    from engine.derived.consume_queue import ConsumeQueue
     from engine.derived.store_files import StoreFiles
     from engine.log.unread import Range
 
@@ -62,6 +63,8 @@ class Durability:
         self._extents = {topic: dict(of_topic) for topic, of_topic in extents.items()}
         self._unread = unread
         self._index_is_late = False
+        self._unflushed = set(parts.queues.opened())
+        """Queues that changed since the last thorough flush, apart from `dispatcher.touched`, the newest ones."""
         self._covered: RecoveryPoint | None = None
         self._checkpoint = CheckpointFile(parts.layout.checkpoint, parts.disk)
         self._committer: Committer | None = None
@@ -146,10 +149,10 @@ class Durability:
             self._dispatch_held()
             if dispatcher.is_broken:
                 return None
-            for queue in dispatcher.touched:
+            self._take_touched()
+            for queue in self._unflushed:
                 if not queue.is_stale:  # else its topic was deleted
                     self._extents.setdefault(queue.topic, {})[queue.queue_id] = queue_extent(queue)
-            dispatcher.touched.clear()
             newest = dispatcher.newest
             return RecoveryPoint(
                 physical_end=log.readable_end,
@@ -164,7 +167,21 @@ class Durability:
     def _flush_queues(self, least_pages: int) -> None:
         """Flush queue entries; and write keys from memory to the index files, so that followers see them."""
         self._index.settle()
-        self._queues.flush(least_pages)
+        if least_pages:  # a queue with that many pages was touched since the last time
+            with self._log.lock:
+                touched = self._take_touched()
+            self._queues.flush(touched, least_pages)
+        else:
+            self._queues.flush(self._unflushed)
+            self._unflushed.clear()
+
+    def _take_touched(self) -> set[ConsumeQueue]:
+        """Add the queues that were touched since the last call to those that changed; return them. Call it under the
+        log's lock."""
+        touched = set(self._dispatcher.touched)
+        self._dispatcher.touched.clear()
+        self._unflushed |= touched
+        return touched
 
     def _flush_index(self) -> None:
         try:

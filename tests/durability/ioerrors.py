@@ -80,6 +80,11 @@ class FailingDisk(Disk):
         """As the real one, or EIO."""
         self._call("sync of directory", path)
 
+    def sync_filesystem(self, descriptor: int, path: Path) -> bool:
+        """As the real one, or EIO."""
+        self._call("sync of the filesystem", path)
+        return True
+
     def _call(self, what: str, path: Path) -> None:
         with self._lock:
             self.calls += 1

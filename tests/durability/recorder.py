@@ -81,6 +81,8 @@ class Recorder(Disk):
         self._directories: dict[int, tuple[Listing, ...]] = {}
         self._files: dict[int, tuple[Version, ...]] = {}
         self._lost: dict[int, dict[int, bytes]] = {}
+        self._unreported: set[int] = set()
+        """Files whose failed write no sync of the file itself has reported yet."""
         self._refusing: random.Random | None = None
         self._root_node = self._node(root.stat().st_ino, lambda: os.open(root, os.O_RDONLY))
         self.moments: list[Moment] = []
@@ -108,6 +110,9 @@ class Recorder(Disk):
         with self._lock:
             self.note(f"before the sync of {path.name}")
             node = self._node(os.fstat(descriptor).st_ino, lambda: os.dup(descriptor))
+            if node in self._unreported:
+                self._unreported.discard(node)
+                raise OSError(errno.EIO, "the disk refused it", str(path))
             if self._refusing is not None and (dirty := self._dirty_pages(node)):
                 self._refuse(node, dirty, self._refusing)
                 self.note(f"after a sync of {path.name} that failed")
@@ -115,6 +120,28 @@ class Recorder(Disk):
             self._files[node] = (self._version(node),)
             self.syncs += 1
             self.note(f"after the sync of {path.name}")
+
+    def sync_filesystem(self, descriptor: int, path: Path) -> bool:
+        """All files and names are on disk after this; until then each may be, or not."""
+        with self._lock:
+            self.note("before a sync of the filesystem")
+            refused = self._refuse_one()
+            self._files = {node: (self._version(node),) for node in self._files}
+            self._directories = {node: states[-1:] for node, states in self._directories.items()}
+            self.syncs += 1
+            self.note("after a sync of the filesystem")
+            if refused:
+                raise OSError(errno.EIO, "the disk refused it", str(path))
+            return True
+
+    def _refuse_one(self) -> bool:
+        """Refuse pages of a file, if a sync is to fail; both the filesystem and the file report it."""
+        for node in self._files if self._refusing is not None else ():
+            if self._refusing is not None and (dirty := self._dirty_pages(node)):
+                self._refuse(node, dirty, self._refusing)
+                self._unreported.add(node)
+                return True
+        return False
 
     def refuse_next_sync(self, chance: random.Random) -> None:
         """Have the next sync fail that has to write a page; `chance` draws which of them are not written."""
