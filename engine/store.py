@@ -933,10 +933,16 @@ class MessageStore:
 
 
 class _Forgetting(StoreListener):
-    """Drops what a follower's store remembers of queues and of a log that are gone."""
+    """Drops what a follower's store remembers of queues and of a log that are gone, and notes what has grown."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
+
+    def appended(self, topic: str, queue: int) -> None:
+        self._store._sums.note_growth(topic)
+
+    def topics_changed(self) -> None:
+        self._store._sums.note_growth()
 
     def queue_gone(self, topic: str, queue: int) -> None:
         self._store._forget_queues(topic)

@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 
 from engine.deadline import uncollected, within
@@ -27,12 +28,18 @@ from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
 from engine.files.paths import open_folder, remove_tree
 from engine.files.watch import Watch
-from engine.log.entries import ENTRY, Entries
+from engine.log.entries import ENTRY, ENTRY_STRUCT, Entries
 
 Key = tuple[str, int]
 
 MANY_FILES = 64
 """More files than this are flushed by one sync of the filesystem, if it can do that."""
+
+SWEPT_QUEUES = 16
+"""Number of queues that each refresh looks at besides the named ones, in turn: about 1 ms of work."""
+
+_FOLDER = -1
+"""Queue id that stands for the folder of a topic."""
 
 
 class ConsumeQueues:
@@ -56,7 +63,6 @@ class ConsumeQueues:
         self._open_files = open_files
         self._lock = threading.RLock()
         self._ids: dict[str, set[int]] = {}
-        self._topic_ids: dict[str, set[int]] = {}
         self._watch = Watch(directory)
         self._watches: dict[str, Watch] = {}
         self.by_key: dict[Key, ConsumeQueue] = {}
@@ -69,14 +75,16 @@ class ConsumeQueues:
         self._to_expire: list[ConsumeQueue] = []
         self._expired: list[Expired] = []
         self._refreshed: list[Key] = []
+        self._due: dict[Key, None] = {}
+        """FOLLOW: queues that the next refresh looks at, in this order."""
+        self._sweep: Iterator[Key] = iter(())
+        self._is_sweeping = self._is_sweep_due = False
         self._gone: list[Key] = []
         self._visible_end: int | None = None
         self.unread: dict[Key, RefusedReadError] | None = None
         """If set, a queue that the disk refuses is noted here and opened empty, to be made again from the log. None:
         opening it raises the error."""
         self._make: Make | None = None
-        self.is_behind = False
-        """FOLLOW: whether a queue could not be read and must be refreshed again."""
         self._folder: int | None = None
         """WRITE: `directory`, opened before the first write: a sync of its filesystem reports failures since then."""
 
@@ -87,27 +95,42 @@ class ConsumeQueues:
         with self._lock:
             if self.access is Access.WRITE and self._folder is None and self.directory.is_dir():
                 self._folder = open_folder(self.directory)
-            self._ids = self._listed()
+            self._list(())
             self.generation += 1
 
-    def _listed(self) -> dict[str, set[int]]:
-        """Queue ids by topic. A directory is listed if it may have changed, or if listing failed before. OSError."""
+    def _list(self, topics: Iterable[str]) -> list[str]:
+        """List the folders of `topics` that may have changed, and of all topics if one may have come or gone; return
+        the listed ones. After an error (OSError) the next call lists all."""
         try:
-            self._list_changed()
+            if self._watch.changed():
+                names = folders_in(self.directory)
+                for name in self._watches.keys() - set(names):
+                    self._take_ids(name, set())
+                self._watches = {name: self._watches.get(name) or Watch(f"{self.directory}/{name}") for name in names}
+                topics = names
+            listed = [name for name in topics if name in self._watches and self._watches[name].changed()]
+            for name in listed:
+                self._take_ids(name, _queue_ids(self.directory / name))
         except OSError:
             for watch in (self._watch, *self._watches.values()):
                 watch.forget()
             raise
-        return {name: set(ids) for name, ids in self._topic_ids.items() if ids}
+        return listed
 
-    def _list_changed(self) -> None:
-        if self._watch.changed():
-            names = folders_in(self.directory)
-            self._topic_ids = {name: self._topic_ids.get(name, set()) for name in names}
-            self._watches = {name: self._watches.get(name) or Watch(self.directory / name) for name in names}
-        for name, watch in self._watches.items():
-            if watch.changed():
-                self._topic_ids[name] = _queue_ids(self.directory / name)
+    def _take_ids(self, topic: str, ids: set[int]) -> None:
+        """Note the queue ids of a topic's folder as it is now."""
+        before = self._ids.pop(topic, set())
+        if ids:
+            self._ids[topic] = ids
+        if ids != before:
+            for queue_id in before - ids:
+                self._drop((topic, queue_id))
+            self.generation += 1
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there is a queue."""
+        return bool(self._ids)
 
     def topics(self) -> list[str]:
         """Topics with at least one queue, sorted."""
@@ -177,6 +200,16 @@ class ConsumeQueues:
             self.unread[key] = error
             return self._found(key)
         return queue
+
+    def leads_to(self, key: Key, physical_offset: int, queue_offset: int) -> bool:
+        """FOLLOW: whether the queue has that entry by now. No queue is opened for it. RefusedReadError, OSError."""
+        topic, queue_id = key
+        files = FileQueue(self.directory / topic / str(queue_id), self.file_bytes, self.access)
+        try:
+            raw = files.peek(queue_offset * ENTRY.itemsize, ENTRY.itemsize)
+        finally:
+            files.close()
+        return len(raw) == ENTRY.itemsize and ENTRY_STRUCT.unpack(raw)[0] == physical_offset
 
     def make_refused(self, make: Make) -> None:
         """Make refused entries again in memory, from now on and in all queues."""
@@ -307,6 +340,7 @@ class ConsumeQueues:
             if min_physical_offset != self._min_physical:
                 self._min_physical = min_physical_offset
                 self._to_expire = self.opened()
+                self._is_sweep_due = True  # FOLLOW: their writer deletes their first files now
         while self._to_expire:
             self._expire(self._to_expire[-1])
             self._to_expire.pop()
@@ -345,34 +379,69 @@ class ConsumeQueues:
         for queue in self.opened():
             queue.files.sweep(now_ms, forced_interval_ms)
 
-    def refresh(self, physical_end: int) -> list[Key]:
+    def refresh(self, physical_end: int, named: Iterable[Key] | None = None, topics: Iterable[str] = ()) -> list[Key]:
         """FOLLOW: find new topics, queues, and entries of opened queues; return the opened queues that changed. After
-        an error (OSError) the next call returns the earlier changes, too. See `is_behind`."""
+        an error (OSError) the next call looks again, and returns the earlier changes, too. See `is_behind`.
+
+        Looks at all, or at the `named` queues, the folders of `topics`, folders that came or went, and a few others in
+        turn, until each was looked at after the last change.
+        """
         with self._lock:
             self._visible_end = physical_end
-            ids = self._listed()
-            if ids != self._ids:
-                gone = [(topic, one) for topic, known in self._ids.items() for one in known - ids.get(topic, set())]
-                for key in gone:
-                    self._drop(key)
-                self._ids = ids
-                self.generation += 1
-        self.is_behind = False
-        for queue in self.opened():
-            self._refresh(queue, physical_end)
+            if named is None:
+                self._look_at_all()
+            else:
+                self._look_at(list(named), topics)
+        for key in list(self._due):
+            self._refresh(key, physical_end)
         changed, self._refreshed = self._refreshed, []
         return changed
 
-    def _refresh(self, queue: ConsumeQueue, physical_end: int) -> None:
-        key = (queue.topic, queue.queue_id)
-        try:
-            if queue.refresh(physical_end):
-                self._refreshed.append(key)
-        except ReadError:  # its writer removed a file meanwhile
-            self.is_behind = True
-        if queue.is_stale:
-            with self._lock:
-                self._drop(key)
+    @property
+    def is_behind(self) -> bool:
+        """FOLLOW: whether another refresh is due: a queue could not be read, or some were not looked at since the last
+        change."""
+        return bool(self._due) or self._is_sweeping or self._is_sweep_due
+
+    def _look_at_all(self) -> None:
+        """List the folders that may have changed. All opened queues are due."""
+        self._sweep, self._is_sweeping, self._is_sweep_due = iter(()), False, False
+        self._due.update(dict.fromkeys(self.by_key))
+        self._list(list(self._watches))
+
+    def _look_at(self, named: list[Key], topics: Iterable[str]) -> None:
+        """List the folders of `topics` and of new queues that may have changed. The `named` queues are due, those in
+        changed folders, and the next part of the sweep."""
+        self._is_sweep_due |= bool(named)
+        part = self._next_part()
+        self._due.update(dict.fromkeys((*named, *part)))
+        new = (topic for topic, queue_id in (*named, *part) if queue_id not in self._ids.get(topic, ()))
+        listed = self._list({*topics, *new})
+        self._is_sweep_due |= bool(listed)
+        self._due.update(((topic, queue_id), None) for topic in listed for queue_id in self._ids.get(topic, ()))
+
+    def _next_part(self) -> list[Key]:
+        """The next part of the sweep over the opened queues and the topics' folders. One begins after a change."""
+        part = list(islice(self._sweep, SWEPT_QUEUES))
+        if not part and self._is_sweep_due:
+            self._is_sweep_due = False
+            self._sweep = chain(list(self.by_key), ((topic, _FOLDER) for topic in list(self._watches)))
+            part = list(islice(self._sweep, SWEPT_QUEUES))
+        self._is_sweeping = bool(part)
+        return part
+
+    def _refresh(self, key: Key, physical_end: int) -> None:
+        queue = self.by_key.get(key)
+        if queue is not None:
+            try:
+                if queue.refresh(physical_end):
+                    self._refreshed.append(key)
+            except ReadError:  # its writer removed a file meanwhile: it stays due
+                return
+            if queue.is_stale:
+                with self._lock:
+                    self._drop(key)
+        del self._due[key]
 
     def forget(self, file_bytes: int) -> None:
         """FOLLOW: close every queue. `gone` returns the closed ones; `load` lists the queues again, whose files have
@@ -381,11 +450,12 @@ class ConsumeQueues:
             for key in list(self.by_key):
                 self._drop(key)
             self.file_bytes = file_bytes
-            self._ids, self._topic_ids, self._watches = {}, {}, {}
+            self._ids, self._watches = {}, {}
             self._watch.forget()
             self._min_physical = 0
             self._visible_end = None if self._is_made_here else 0  # a queue opened before `refresh` is empty
-            self._to_expire, self._expired, self._refreshed = [], [], []
+            self._to_expire, self._expired, self._refreshed, self._due = [], [], [], {}
+            self._sweep, self._is_sweeping, self._is_sweep_due = iter(()), False, False
             self.generation += 1
 
     def move(self, directory: Path, file_bytes: int, access: Access, *, is_made_here: bool) -> None:

@@ -15,7 +15,9 @@ _UNKNOWN = -1
 class Watch:
     """Compares the modification times of directories or files. Not thread safe."""
 
-    def __init__(self, *paths: Path) -> None:
+    __slots__ = ("_paths", "_seen_ns")  # there may be thousands
+
+    def __init__(self, *paths: Path | str) -> None:
         self._paths = paths
         self._seen_ns = [_UNKNOWN] * len(paths)
 

@@ -93,6 +93,14 @@ def equal_groups(groups: Array) -> Iterator[Array | slice]:
     yield from np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
 
 
+def last_rows(found: ScannedRecords, rows: Array) -> list[int]:
+    """The last of `rows` of each queue, ascending."""
+    groups = queue_groups(found.topic_rows[rows], found.records.queue_ids[rows])
+    _, from_end = np.unique(groups[::-1], return_index=True)
+    last: list[int] = np.sort(rows[len(rows) - 1 - from_end]).tolist()
+    return last
+
+
 def all_or(rows: Array, count: int) -> Array | slice:
     """`rows`, ascending, or a slice if they are all `count` rows: numpy gathers no copy for a slice."""
     return slice(None) if len(rows) == count else rows

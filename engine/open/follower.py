@@ -2,19 +2,19 @@
 
 Each refresh reads the log from its last end and shows the whole records. The writer's own consume queues lead to them,
 or queues derived from the log if the writer's are unreadable. No file below the store is locked or written. A refresh
-without changes costs a few calls, independent of the store's size. `ConsumeQueues.refresh` finds changes of queue
-files.
+without changes costs a few calls, independent of the store's size. New records name the queues that get entries:
+`ConsumeQueues.refresh` looks at these, until their writer has dispatched the records, and finds other changes in turn.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from engine.derived.consume_queues import ConsumeQueues
+from engine.derived.consume_queues import ConsumeQueues, Key
 from engine.derived.coverage import queues_complete
 from engine.errors import RefusedReadError, StoreError, UnsupportedStoreError
 from engine.files.file_scan import folders_in
@@ -22,17 +22,20 @@ from engine.files.mapped_file import Access, MappedFile
 from engine.files.watch import Watch
 from engine.log.entries import ENTRY, is_pre_blank
 from engine.log.scan import Known, LogScan
-from engine.log.sequence import queued_rows
+from engine.log.sequence import last_rows, queued_rows, secondary_slots_of
 from engine.open.features import BATCH_QUEUES, StoreFeatures, features_of
 from engine.open.geometry import ChosenSizes, choose_at, find_sizes, index_paths, remembered_sizes
 from engine.open.preflight import refuse_unreadable
 from engine.open.scratch_index import Derivation, DerivedIndex
 from engine.record.header import is_rolled_back
 from engine.record.log_framing import EntryNumber
+from engine.record.multi_dispatch import Slot
 from engine.record.scan import ScannedRecords, ScanStop, scan_records
 from engine.results import IndexState
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from engine.derived.store_files import StoreFiles
     from engine.derived.topic_view import TopicView
     from engine.events import StoreListener
@@ -43,6 +46,9 @@ REFRESH_BYTES = 32 << 20
 
 STUCK_SECONDS = 1.0
 """Time after which bytes that are no record count as damage, which is skipped once a queue leads past it."""
+
+STUCK_SHARE = 0.1
+"""Share of the time in which all queues are searched for one that leads past damage: with thousands it takes long."""
 
 MAX_LOOKS = 200
 """Limit of the refreshes that look for the newest record's entry. A deleted topic never gets one."""
@@ -74,8 +80,13 @@ QUEUES_SECONDS = 1.0
 
 NO_QUEUES = "no consume queue as a file"
 
-Slot = tuple[str, int, int]
-"""Topic, queue id, queue offset."""
+
+class Entry(NamedTuple):
+    """An entry of a consume queue, and the physical offset of its record."""
+
+    physical_offset: int
+    queue_offset: int
+
 
 Gap = tuple[int, int]
 """Two physical offsets: records after the first and before the second have no keys in index files."""
@@ -106,7 +117,7 @@ class Follower:
         self._gaps_looked: dict[Gap, int] = {}
         self._no_queues_since: float | None = None
         self._are_queues_missing = False
-        self._leaving: dict[str, Watch] = {}
+        self._leaving: set[str] = set()
         self._next_keys_look, self._keys_due, self._keys_looked = 0.0, 0, 0
         self._derivation: Derivation | None = None
         self._are_files_behind = False
@@ -120,9 +131,15 @@ class Follower:
         self._published = 0
         self._told_generation = 0
         self._told_begin = -1
-        self._awaited: Slot | None = None
+        self._awaited: dict[Key, Entry] = {}
+        """Queues with new records, in the order of the log, and the newest entry of each. Each refresh looks at them
+        until an earlier one has shown that the writer had dispatched that record."""
+        self._dispatched = -1
+        """Physical offset of the newest record that an awaited queue led to. Their writer dispatches in log order."""
+        self._looks_at_all = False
+        """Whether the end moved past records that were not read: any queue may have got their entries."""
         self._looks = 0
-        self._stuck_since: float | None = None
+        self._next_search: float | None = None
         self._refused: RefusedReadError | None = None
         self._log_watch, self._queues_watch = Watch(*layout.commit_log.folders), Watch(layout.consume_queues)
         self._topics_watch = Watch(layout.topics)
@@ -160,6 +177,7 @@ class Follower:
     def _begin_at(self, newest: tuple[int, int] | None) -> None:
         """Show the log up to the end of `newest`, the record at [physical offset, end); None: up to its begin."""
         self._newest = self._number = None
+        self._forget_awaited()
         self._log_begin = self._end = self._log.min_offset
         if newest is not None:
             physical_offset, self._end = newest
@@ -228,10 +246,12 @@ class Follower:
         if grown:
             self._publish()
         changed = listed or grown
+        topics: Iterable[str] = self._still_there()
         if self._topics_watch.changed():
             changed |= self._reload_topics()
-        if self._queues_watch.changed() or changed or self._is_behind() or self._are_leaving():
-            changed |= self._follow_queues()
+            topics = self._queues.topics()  # one may have been deleted and made anew
+        if self._queues_watch.changed() or changed or self._is_behind() or topics:
+            changed |= self._follow_queues(topics)
         if self._lacks_queues():
             self._are_queues_missing, self._kind = True, replace(self._kind, queues=NO_QUEUES)
             self._begin_deriving()
@@ -243,20 +263,20 @@ class Follower:
     def _reload_topics(self) -> bool:
         """Read topics.json; return whether it changed. A broker removes a deleted topic from it, and later the files of
         its queues, in a folder that stays."""
-        before = set(self._topics.table.names())
+        before = self._topics.table.names()
         changed = self._topics.reload()
-        for topic in before.difference(self._topics.table.names()):
-            self._leaving[topic] = Watch(self._layout.consume_queues / topic)
+        if changed:
+            self._leaving = self._leaving.union(before).difference(self._topics.table.names())
         return changed
 
-    def _are_leaving(self) -> bool:
-        """Whether queue files may have been removed of a topic that is no longer in topics.json."""
-        self._leaving = {topic: watch for topic, watch in self._leaving.items() if self._queues.queue_ids(topic)}
-        return any(watch.changed() for watch in self._leaving.values())
+    def _still_there(self) -> set[str]:
+        """Topics that are no longer in topics.json, and still have queues: these may go without any news."""
+        self._leaving = {topic for topic in self._leaving if self._queues.queue_ids(topic)}
+        return self._leaving
 
     def _lacks_queues(self) -> bool:
         """Whether a record has lacked a queue for QUEUES_SECONDS, in a store without queues."""
-        if self._awaited is None or self._queues.topics():
+        if not self._awaited or self._queues.has_any:
             self._no_queues_since = None
         elif self._no_queues_since is None:
             self._no_queues_since = time.monotonic()
@@ -265,7 +285,7 @@ class Follower:
     def _kind_now(self) -> StoreFeatures:
         """The store's features now. If its queues were missing, `queues` is NO_QUEUES until some exist."""
         kind = features_of(self._layout, self._topics.table)
-        if self._are_queues_missing and kind.queues is None and not self._listed_queues().topics():
+        if self._are_queues_missing and kind.queues is None and not self._listed_queues().has_any:
             return replace(kind, queues=NO_QUEUES)
         return kind
 
@@ -399,7 +419,7 @@ class Follower:
         kind = self._kind
         if kind.queues is None:
             return False
-        if not kind.has_both or self._are_files_behind or not self._queues.topics():
+        if not kind.has_both or self._are_files_behind or not self._queues.has_any:
             return True
         return not queues_complete(self._log, self._queues, self._deleted, self._end)
 
@@ -407,7 +427,8 @@ class Follower:
         if self._derived_index is not None:
             self._drop_derived()
         self._derivation = derivation = Derivation(self._parts, self._config)
-        self._newest = self._awaited = None
+        self._newest = None
+        self._forget_awaited()
         self._log_begin = self._end = self._log.min_offset
         self._publish()
         self._queues.expire(self._log.min_offset)
@@ -488,7 +509,8 @@ class Follower:
     def _withdraw(self) -> None:
         """Hide the log and the queues, and notify listeners: their offsets will have other messages."""
         self._is_withdrawn = True
-        self._newest = self._awaited = self._stuck_since = None
+        self._newest = self._next_search = None
+        self._forget_awaited()
         self._keys_due = self._keys_looked = 0
         self._gaps_due, self._gaps_looked = frozenset(), {}
         self._no_queues_since = None
@@ -586,24 +608,20 @@ class Follower:
 
     def _is_behind(self) -> bool:
         """Whether the queues must be refreshed again, even without a change of their folders."""
-        return self._awaited is not None or self._queues.is_behind
+        return bool(self._awaited) or self._looks_at_all or self._queues.is_behind
 
-    def _follow_queues(self) -> bool:
+    def _follow_queues(self, topics: Iterable[str]) -> bool:
+        """Look at the awaited queues, the folders of `topics`, and others in turn; return whether anything changed."""
         min_offset = self._log.min_offset
         for expired in self._queues.expire(min_offset):
             self._listener.expired(expired)
-        appended = self._queues.refresh(self._end)
+        appended = self._queues.refresh(self._end, None if self._looks_at_all else self._awaited, topics)
+        self._looks_at_all = False
         for topic, queue_id in self._queues.gone():
             self._listener.queue_gone(topic, queue_id)
         for topic, queue_id in appended:
             self._listener.appended(topic, queue_id)
-        if self._awaited is not None:
-            self._looks += 1
-            if self._is_there(self._awaited):
-                self._awaited = None
-            elif self._looks >= (MAX_LOOKS_BESIDE if self._kind.has_both else MAX_LOOKS):
-                self._awaited = None
-                self._are_files_behind = self._kind.has_both
+        self._note_dispatched()
         generation = self._queues.generation
         came_or_went = generation != self._told_generation
         if came_or_went:
@@ -611,14 +629,33 @@ class Follower:
             self._listener.topics_changed()
         return bool(appended) or came_or_went
 
-    def _is_there(self, slot: Slot) -> bool:
-        """Whether the slot has its entry, or the disk refuses its queue."""
-        topic, queue_id, queue_offset = slot
+    def _note_dispatched(self) -> None:
+        """After a look: forget the queues that had their entries before it, and find out which have them by now."""
+        done = self._dispatched
+        self._awaited = {key: entry for key, entry in self._awaited.items() if entry.physical_offset > done}
+        if not self._awaited:
+            return
+        self._looks += 1
+        key, newest = next(reversed(self._awaited.items()))
+        self._dispatched = max(done, self._newest_dispatched(key, newest))
+        most_looks = MAX_LOOKS_BESIDE if self._kind.has_both else MAX_LOOKS
+        if self._dispatched < newest.physical_offset and self._looks >= most_looks:
+            self._awaited = {}
+            self._are_files_behind = self._kind.has_both
+
+    def _newest_dispatched(self, key: Key, newest: Entry) -> int:
+        """Physical offset of the newest record that an awaited queue leads to, -1 without one. `newest` is the newest
+        awaited entry, of queue `key`. A queue that the disk refuses counts as complete."""
         try:
-            queue = self._queues.get(topic, queue_id)
+            if key not in self._queues.by_key and self._queues.leads_to(key, *newest):
+                return newest.physical_offset
         except RefusedReadError:
-            return True
-        return queue is not None and queue.max_offset > queue_offset
+            return newest.physical_offset
+        opened = (self._queues.by_key.get(one) for one in self._awaited)
+        return max((queue.newest_physical_offset for queue in opened if queue is not None), default=-1)
+
+    def _forget_awaited(self) -> None:
+        self._awaited, self._dispatched, self._looks_at_all = {}, -1, False
 
     # the log
 
@@ -630,7 +667,7 @@ class Follower:
         while self._end < limit and self._advance_in_file(limit):
             self._refused = None
         if self._end != began:
-            self._stuck_since = None
+            self._next_search = None
 
     def _advance_in_file(self, limit: int) -> bool:
         """Move the end within one file, or to the next one; return whether more may follow."""
@@ -650,7 +687,7 @@ class Follower:
         stop = ScanStop.END
         end, framing = min(len(view), limit - file.start), self._log.framing
         for found in scan_records(view, position, file.start, end, framing=framing, before=self._number):
-            self._note_newest(found)
+            self._note_news(found)
             self._number = found.number
             stop = found.stop or stop
             self._end = file.start + found.end
@@ -669,30 +706,39 @@ class Follower:
         if self._end >= self._log.min_offset:
             return False
         self._end, self._number = self._log.min_offset, None
+        self._looks_at_all = True
         return True
 
-    def _note_newest(self, found: ScannedRecords) -> None:
-        """Remember the newest record that gets an entry, to find out when the writer has dispatched it."""
-        rows = queued_rows(found)
-        if len(rows):
-            row = int(rows[-1])
-            topic = found.topics[int(found.topic_rows[row])]
-            slot = (int(found.records.queue_ids[row]), int(found.records.headers["queue_offset"][row]))
-            self._awaited, self._looks = (topic, *slot), 0
+    def _note_news(self, found: ScannedRecords) -> None:
+        """Await the queues that get entries of these records."""
+        rows, headers = queued_rows(found), found.records.headers
+        for row, slots in secondary_slots_of(found, rows).items():
+            for slot in slots:
+                self._await(slot, int(headers["physical_offset"][row]))
+        for row in last_rows(found, rows):
+            topic, queue_id = found.topics[int(found.topic_rows[row])], int(found.records.queue_ids[row])
+            slot = Slot(topic, queue_id, int(headers["queue_offset"][row]))
+            self._await(slot, int(headers["physical_offset"][row]))
+
+    def _await(self, slot: Slot, physical_offset: int) -> None:
+        key, entry = slot[:2], Entry(physical_offset, slot.queue_offset)
+        self._awaited[key] = max(entry, self._awaited.pop(key, entry))  # the newest is the last
+        self._looks = 0
 
     def _pass_damage(self) -> bool:
         """Skip bytes that are no record once a queue leads past them; return whether the end moved."""
         now = time.monotonic()
-        if self._stuck_since is None:
-            self._stuck_since = now
-        if now - self._stuck_since < STUCK_SECONDS:
+        if self._next_search is None:
+            self._next_search = now + STUCK_SECONDS
+        if now < self._next_search:
             return False
-        self._stuck_since = now
         newest = self._newest_by_files()
+        done = time.monotonic()
+        self._next_search = done + max(STUCK_SECONDS, (done - now) / STUCK_SHARE)
         if newest is None or newest[1] <= self._end:
             return False
         physical_offset, self._end = newest
-        self._number = None
+        self._number, self._looks_at_all = None, True
         self._remember_newest(physical_offset, self._end)
         return True
 

@@ -401,6 +401,7 @@ class OffsetIndexes:
         self._topics: dict[str, TopicQueue] = {}
         self._refused: set[OffsetIndex] = set()
         self._due: set[Source] = set()
+        self._grown, self._grown_before = set[str](), set[str]()
 
     def topic(self, topic: str, make: Callable[[], TopicQueue]) -> TopicQueue:
         """The messages of all queues of a topic; `make` is called if there is no object yet, or a stale one."""
@@ -414,10 +415,18 @@ class OffsetIndexes:
                     known = self._topics[topic] = make()
         return known
 
+    def note_growth(self, topic: str | None = None) -> None:
+        """FOLLOW: a queue of the topic changed, or one of any topic came or went. Call `refreshed` next."""
+        self._grown.update(self._topics if topic is None else (topic,))
+
     def refreshed(self) -> None:
-        """FOLLOW: call this after all queues were refreshed."""
-        for topic in list(self._topics.values()):
-            topic.refreshed()
+        """FOLLOW: call this after each look at the queues. A topic's bound is that of the look before, so the topics
+        that grew then are updated, too."""
+        grown, self._grown_before, self._grown = self._grown | self._grown_before, self._grown, set()
+        for topic in grown:
+            merged = self._topics.get(topic)
+            if merged is not None:
+                merged.refreshed()
 
     def of(self, queue: Source) -> OffsetIndex:
         """The offset index of a queue, or of a merged topic, with its stored blocks."""

@@ -150,7 +150,8 @@ class TopicQueue:
         if self._followed[1] < 0:
             self.refreshed()
             self._refresh()
-            self.refreshed()
+            if self._followed[0] < 0:  # else the refresh has done it
+                self.refreshed()
         return self._followed[0]
 
     def refreshed(self) -> None:

@@ -321,9 +321,9 @@ def test_what_expired_is_told_though_the_queues_files_went_before_the_log_was_lo
         follower.subscribe(ear)
         writer.put_lines("T", b"more\n", 0)
 
-        def cleaned_first(queues: ConsumeQueues, physical_end: int) -> list[tuple[str, int]]:
+        def cleaned_first(queues: ConsumeQueues, *arguments: Any) -> list[tuple[str, int]]:
             writer.clean()
-            return look(queues, physical_end)
+            return look(queues, *arguments)
 
         look = ConsumeQueues.refresh
         with monkeypatch.context() as patch:
