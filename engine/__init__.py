@@ -65,6 +65,7 @@ from engine.errors import (
     TopicExistsError,
     TopicNotFoundError,
     TopicPermissionError,
+    TopicsRefusedError,
     TruncatedFileError,
     UnreadableRangeError,
     UnsupportedStoreError,
@@ -124,7 +125,7 @@ from engine.settings.config import (
 from engine.settings.consumer_offsets import group_problem
 from engine.settings.delay_levels import DelayLevels
 from engine.settings.notes import CheckNote
-from engine.settings.topics_file import MAX_QUEUES
+from engine.settings.topics_file import MAX_QUEUES, illegal_topic, refuse_topics
 from engine.store import Hold, MessageStore
 from engine.write.drop_box import DropBox, DroppedFile, FoundBox, Sending
 from engine.write.drop_owner import FileOwner
@@ -219,6 +220,7 @@ __all__ = [
     "TopicNotFoundError",
     "TopicPermissionError",
     "TopicQueue",
+    "TopicsRefusedError",
     "TruncatedFileError",
     "UnreadableRangeError",
     "UnsupportedStoreError",
@@ -232,10 +234,12 @@ __all__ = [
     "counter",
     "gauge",
     "group_problem",
+    "illegal_topic",
     "nonblocking",
     "options_of",
     "read_at_once",
     "read_through",
+    "refuse_topics",
     "repair_store",
     "retention_from",
     "rows_of",

@@ -26,6 +26,7 @@ StoreError
 ├── TopicError
 │   ├── TopicNotFoundError
 │   ├── TopicExistsError
+│   ├── TopicsRefusedError        several of the topics that were to be made at once
 │   ├── ConsumerOffsetError       a consumer group that can't have that offset, or name
 │   └── IllegalTopicError
 └── ReadError
@@ -318,6 +319,16 @@ class TopicExistsError(TopicError):
 
     def __str__(self) -> str:
         return f"topic {self.topic!r} exists"
+
+
+@dataclass(eq=False)
+class TopicsRefusedError(TopicError):
+    """Of topics that were to be made at once, none is made: `reasons` has one for each topic that can't be."""
+
+    reasons: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"no topic is made: {'; '.join(self.reasons)}"
 
 
 @dataclass(eq=False)

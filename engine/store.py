@@ -324,6 +324,11 @@ class MessageStore:
         """Changes whenever a topic or queue was made or deleted."""
         return self._topics.changes + self._parts.queues.generation
 
+    @property
+    def topics_removed(self) -> int:
+        """Changes after topics or queues were deleted."""
+        return self._topics.removals
+
     def topics(self) -> list[str]:
         """Names of all topics, sorted: the union of config/topics.json and consumequeue/."""
         return self._topics.names()
@@ -375,10 +380,18 @@ class MessageStore:
     def create_topic(self, topic: str, queues: int | None = None) -> None:
         """Make a topic with `queues` queues; None: `config.default_queues`.
 
-        TopicExistsError, IllegalTopicError, ReadOnlyStoreError, OSError.
+        TopicExistsError, IllegalTopicError, ReadOnlyStoreError, ConfigFileError, OSError.
+        """
+        self.create_topics({topic: self.config.default_queues if queues is None else queues})
+
+    def create_topics(self, topics: Mapping[str, int]) -> None:
+        """Make topics with these numbers of queues, all or none, with one write of config/topics.json.
+
+        TopicExistsError, IllegalTopicError; TopicsRefusedError if several are refused; ReadOnlyStoreError,
+        ConfigFileError, OSError.
         """
         self._refusal.require_none()
-        self._topics.create(topic, self.config.default_queues if queues is None else queues)
+        self._topics.create(topics)
 
     def grow_topic(self, topic: str, queues: int) -> None:
         """Give a topic at least `queues` queues. TopicNotFoundError, IllegalTopicError, ReadOnlyStoreError, OSError."""

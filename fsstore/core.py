@@ -127,6 +127,7 @@ class Filesystem:
         """Counters, which the adapter increments."""
         self._started_ns = clock_ns()
         self._followed_ns: int | None = None
+        self._topics_removed = store.topics_removed
         self.access_log = AccessLog()
         """The readers of `@store/accesslog`."""
         self._access_log_file = AccessLogFile(self._context, self.access_log)
@@ -588,6 +589,10 @@ class Filesystem:
 
     def topics_changed(self) -> list[int]:
         """Inodes to invalidate for topics and queues that were removed since the last call, and all below them."""
+        removed = self._store.topics_removed
+        if removed == self._topics_removed:
+            return []  # topics were made, which must not take longer the more there are
+        self._topics_removed = removed
         self._messages.forget()
         self._parquet.forget_all_but(frozenset(self._store.topics()))
         return invalidate_removed(self._context)

@@ -59,6 +59,8 @@ class ConsumeQueues:
         self.access = access
         self.generation = 0
         """Changes with each topic or queue that appears or disappears."""
+        self.removals = 0
+        """Changes after topics or queues have disappeared."""
         self._disk = disk or Disk()
         self._open_files = open_files
         self._lock = threading.RLock()
@@ -126,6 +128,7 @@ class ConsumeQueues:
             for queue_id in before - ids:
                 self._drop((topic, queue_id))
             self.generation += 1
+            self.removals += bool(before - ids)
 
     @property
     def has_any(self) -> bool:
@@ -457,6 +460,7 @@ class ConsumeQueues:
             self._to_expire, self._expired, self._refreshed, self._due = [], [], [], {}
             self._sweep, self._is_sweeping, self._is_sweep_due = iter(()), False, False
             self.generation += 1
+            self.removals += 1
 
     def move(self, directory: Path, file_bytes: int, access: Access, *, is_made_here: bool) -> None:
         """FOLLOW: as `forget`, and use the queues below `directory` from now on. `is_made_here`: this process makes
@@ -516,6 +520,7 @@ class ConsumeQueues:
         with self._lock:
             ids = self._ids.pop(topic, set())
             self.generation += 1
+            self.removals += 1
             for queue_id in ids:
                 queue = self.by_key.pop((topic, queue_id), None)
                 if queue is not None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from engine.derived.consume_queues import ConsumeQueues
-from engine.errors import TopicExistsError, TopicNotFoundError, TopicPermissionError
+from engine.errors import TopicNotFoundError, TopicPermissionError
 from engine.settings.topics_file import TopicTable
 
 
@@ -20,6 +20,11 @@ class TopicView:
         self._changed = changed
         self.changes = 0
         """Counts the changes of the table. `ConsumeQueues.generation` counts those of the queues."""
+
+    @property
+    def removals(self) -> int:
+        """Changes after topics or queues were removed."""
+        return self.table.removals + self._queues.removals
 
     def names(self) -> list[str]:
         """All topics, sorted."""
@@ -68,11 +73,9 @@ class TopicView:
         config = self.table.get(topic)
         return list(range(config.write_queues)) if config else self._queues.queue_ids(topic)
 
-    def create(self, topic: str, queues: int) -> None:
-        """Add a topic. TopicExistsError, IllegalTopicError, OSError."""
-        if self.has(topic):
-            raise TopicExistsError(topic)
-        self.table.create(topic, queues)
+    def create(self, topics: Mapping[str, int]) -> None:
+        """Add topics: see `TopicTable.create`."""
+        self.table.create(topics, exists=self._queues.has_topic)
         self._note_change()
 
     def ensure(self, topic: str, queues: int) -> None:

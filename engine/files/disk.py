@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -30,6 +30,8 @@ from engine.files.paths import (
 )
 from engine.record.header import MAX_OFFSET
 from engine.record.kernel.folders import sync_filesystem
+
+Buffer = bytes | memoryview
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -228,12 +230,15 @@ def make_directory(path: Path, *, keep_owner: bool = True, mode: int = 0o777) ->
     return [made.parent for made in reversed(missing)]
 
 
-def replace_file(path: Path, content: bytes, disk: Disk) -> None:
-    """Durably replace the content of `path`: a reader gets the whole old or new content, even after a power cut."""
+def replace_file(path: Path, content: bytes | Sequence[Buffer], disk: Disk, previous: Path | None = None) -> None:
+    """Durably replace the content of `path`: a reader gets the whole old or new content, even after a power cut. With
+    `previous`, the old file is moved there just before. `content` may be in pieces."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         unlink(temporary)  # left by a process that was killed
         write_durably(temporary, content, disk)
+        if previous is not None:
+            rename(path, previous)
         rename(temporary, path)
     except OSError:
         unlink(temporary)
@@ -241,12 +246,12 @@ def replace_file(path: Path, content: bytes, disk: Disk) -> None:
     disk.sync_directory(path.parent)
 
 
-def write_durably(path: Path, content: bytes, disk: Disk) -> None:
+def write_durably(path: Path, content: bytes | Sequence[Buffer], disk: Disk) -> None:
     """Make, write and sync a file; its name becomes durable with its directory. FileExistsError, OSError."""
     descriptor = create_file(path)
     try:
         with open(descriptor, "wb", closefd=False) as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
         disk.sync(descriptor, path)
     finally:
         os.close(descriptor)

@@ -8,18 +8,19 @@
     }
 
 This is JSON with unquoted integer keys. Each file's previous version is kept as `.bak`, and used when the file is
-missing, empty or cut. We write plain JSON, which RocketMQ reads, and replace files in one durable step.
+missing, empty or cut. We write plain JSON, which RocketMQ reads. The file that is replaced becomes the backup.
 """
 
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from engine.errors import ConfigFileError, ObstructedError
-from engine.files.disk import Disk, is_whole_number, make_directory, replace_file
-from engine.files.paths import is_refused_read, read_file
+from engine.files.disk import Buffer, Disk, is_whole_number, make_directory, replace_file
+from engine.files.paths import is_refused_read, open_file, read_file
 from engine.record.header import MAX_OFFSET
 
 FileVersion = tuple[int, int, int] | None
@@ -38,14 +39,20 @@ _STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|([{,]\s*)(-?\d+)
 
 def parse_config(text: str) -> dict[str, Any]:
     """The object in `text`; integer keys become strings. ValueError: it is not an object."""
-    quoted = _STRING_OR_BARE_KEY.sub(lambda found: f'{found[1]}"{found[2]}"' if found[2] else found[0], text)
     try:
-        parsed = json.loads(quoted)
+        try:
+            parsed = json.loads(text)
+        except ValueError:
+            parsed = json.loads(_with_quoted_keys(text))
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
     if not isinstance(parsed, dict):
         raise ValueError("not an object")
     return parsed
+
+
+def _with_quoted_keys(text: str) -> str:
+    return _STRING_OR_BARE_KEY.sub(lambda found: f'{found[1]}"{found[2]}"' if found[2] else found[0], text)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -78,16 +85,34 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def write_config(path: Path, content: Mapping[str, Any], disk: Disk) -> None:
-    """Durably replace the file at `path`, and keep its previous version as backup. OSError.
+    """`replace_config` with an object."""
+    replace_config(path, [json.dumps(content, indent="\t").encode()], disk)
 
-    A file that can't be parsed does not replace the backup.
+
+def replace_config(path: Path, text: Sequence[Buffer], disk: Disk, written: Version | None = None) -> Version:
+    """Durably replace the file at `path` by one with this text, in pieces; the previous one becomes its backup, unless
+    it can't be parsed. Returns the new version. A file that has version `written`, of an earlier call, is not read
+    again. OSError.
+
+    Between the two renames only the backup is there, which is read then.
     """
     for directory in make_directory(path.parent):
         disk.sync_directory(directory)
-    previous = intact(path)
-    if previous is not None:
-        replace_file(backup_of(path), previous, disk)
-    replace_file(path, json.dumps(content, indent="\t").encode(), disk)
+    is_kept = (written is not None and version_of(path) == written) or _is_kept(path, disk)
+    replace_file(path, text, disk, backup_of(path) if is_kept else None)
+    return version_of(path)
+
+
+def _is_kept(path: Path, disk: Disk) -> bool:
+    """Whether the file becomes the backup. It is synced first: a broker does not do so."""
+    if intact(path) is None:
+        return False
+    descriptor = open_file(path)
+    try:
+        disk.sync(descriptor, path)
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def next_version(version: Any, now_ms: int) -> dict[str, Any]:

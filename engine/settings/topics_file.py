@@ -7,27 +7,39 @@ Unknown fields are kept.
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.errors import ConfigFileError, IllegalTopicError, StoreError, TopicExistsError
-from engine.files.disk import Disk, is_whole_number
+from engine.errors import (
+    ConfigFileError,
+    IllegalTopicError,
+    StoreError,
+    TopicError,
+    TopicExistsError,
+    TopicsRefusedError,
+)
+from engine.files.disk import Buffer, Disk, is_whole_number
 from engine.record.multi_dispatch import can_have_queues
 from engine.record.record import topic_problem
 from engine.settings.config import Clock
-from engine.settings.config_file import Version, next_version, read_config, version_of, write_config
+from engine.settings.config_file import Version, next_version, read_config, replace_config, version_of
 
 MAX_QUEUES = 1_024
 MOST_QUEUES = 16_384
 """Largest valid number of queues in an entry: listings show all queues of a topic, even empty ones."""
 MOST_TOLD = 100
+MOST_PIECES = 64
+"""Pieces in which the text of the entries is kept. They are joined rarely, because that copies some megabytes."""
 MOST_PERMISSION = (1 << 31) - 1
 DEFAULT_QUEUES = 16  # RocketMQ's, where an entry does not say
 READ_AND_WRITE = 6
+TABLE = "topicConfigTable"
+_EMPTY_TABLE = f'\n\t"{TABLE}": {{}}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +66,8 @@ class TopicConfig:
 class TopicTable:
     """The topics of topics.json. Each change is on disk when the method returns; after an error it is not made.
 
-    Thread safety: any thread; readers see a snapshot.
+    A change parses and encodes only the entries that it changes. The file is written whole, because brokers read it.
+    Thread safety: any thread; readers see each change as a whole.
     """
 
     def __init__(self, path: Path, disk: Disk, clock: Clock) -> None:
@@ -64,10 +77,19 @@ class TopicTable:
         self._clock = clock
         self._lock = threading.Lock()
         self._content: dict[str, Any] = {}
+        """The content of the file; its topic table is empty."""
+        self._entries: dict[str, Any] = {}
+        """The topic table of the file."""
+        self._lines: list[bytes] | None = None
+        """Its text, in pieces: a `_line` for each entry. None: not encoded yet."""
         self._topics: dict[str, TopicConfig] = {}
         self.unwritable: set[str] = set()
         """Topics without write permission; always the same object, read-only."""
         self._version: Version | None = None
+        self._written: Version | None = None
+        """`_version`, if this process wrote the file."""
+        self.removals = 0
+        """Changes after another process has removed topics or queues."""
         self.problem: ConfigFileError | None = None
         self.reload()
 
@@ -75,7 +97,8 @@ class TopicTable:
         """Sentences about the file if it can't be parsed, else about the entries that are left out."""
         if self.problem is not None:
             return [str(self.problem)]
-        left_out = sorted(set(map(str, _entries(self._content))) - self._topics.keys())
+        with self._lock:
+            left_out = sorted(self._entries.keys() - self._topics.keys())
         shown = [f"{self._path}: the entry of topic {topic[:255]!r} is left out" for topic in left_out[:MOST_TOLD]]
         more = len(left_out) - len(shown)
         return [*shown, f"{self._path}: {more:,} more entries are left out"] if more else shown
@@ -91,13 +114,29 @@ class TopicTable:
                 return False
             before = self._topics
             try:
-                self._content = read_config(self._path)
+                content = read_config(self._path)
             except ConfigFileError as error:
                 self.problem = error.with_traceback(None)  # a traceback would keep the callers' maps alive
                 return False
-            self._version, self.problem = version, None
-            self._show(self._content)
+            self._version, self._written, self.problem = version, None, None
+            self._take(content)
+            self.removals += any(config.queues > self._queues_of(topic) for topic, config in before.items())
             return self._topics != before
+
+    def _take(self, content: dict[str, Any]) -> None:
+        """Use the content of the file from now on."""
+        entries = content.get(TABLE)
+        self._content = {**content, TABLE: {}} if isinstance(entries, dict) else content
+        self._entries = entries if isinstance(entries, dict) else {}
+        self._lines = None
+        self._topics = _configs(self._entries)
+        unwritable = _unwritable(self._topics)
+        self.unwritable |= unwritable
+        self.unwritable &= unwritable
+
+    def _queues_of(self, topic: str) -> int:
+        config = self._topics.get(topic)
+        return -1 if config is None else config.queues
 
     def names(self) -> list[str]:
         """All topics, sorted."""
@@ -107,12 +146,18 @@ class TopicTable:
         """The entry of a topic; None: the file has none."""
         return self._topics.get(topic)
 
-    def create(self, topic: str, queues: int) -> None:
-        """Add a topic. TopicExistsError, IllegalTopicError, ConfigFileError, OSError."""
+    def create(self, topics: Mapping[str, int], exists: Callable[[str], bool] = lambda topic: False) -> None:
+        """Add topics with these numbers of queues, all or none; those for which `exists` is true are refused, too.
+
+        TopicExistsError, IllegalTopicError; TopicsRefusedError if several are refused; ConfigFileError, OSError.
+        """
         with self._lock:
-            if topic in self._topics:
-                raise TopicExistsError(topic)
-            self._store(topic, queues)
+            refuse_topics(
+                TopicExistsError(topic) if topic in self._topics or exists(topic) else illegal_topic(topic, queues)
+                for topic, queues in topics.items()
+            )
+            if topics:
+                self._store(topics)
 
     def ensure(self, topic: str, queues: int) -> bool:
         """Make a topic, or give it at least `queues` queues; returns whether it changed. Errors as `create`."""
@@ -120,65 +165,108 @@ class TopicTable:
             known = self._topics.get(topic)
             if known is not None and min(known.read_queues, known.write_queues) >= queues:
                 return False
-            self._store(topic, max(queues, known.queues if known else 0))
+            queues = max(queues, known.queues if known else 0)
+            refuse_topics([illegal_topic(topic, queues)])
+            self._store({topic: queues})
             return True
 
     def discard(self, topic: str) -> None:
         """Remove a topic, if the file has it. ConfigFileError, OSError."""
         with self._lock:
             if topic in self._topics:
-                table = self._table()
-                del table[topic]
-                self._replace_table(table)
+                self._write(_exchanged(self._encoded(), _line(topic, self._entries[topic]), b""))
+                del self._entries[topic], self._topics[topic]
+                self.unwritable.discard(topic)
 
-    def _store(self, topic: str, queues: int) -> None:
-        if problem := topic_problem(topic):
-            raise IllegalTopicError(topic, problem)
-        if not 1 <= queues <= MAX_QUEUES:
-            raise IllegalTopicError(topic, f"{queues} queues asked for, but a topic has 1 to {MAX_QUEUES}")
-        table = self._table()
-        known = table.get(topic)
-        entry = known if isinstance(known, dict) else _new_entry(topic)
-        table[topic] = {**entry, "readQueueNums": queues, "writeQueueNums": queues}
-        self._replace_table(table)
+    def _store(self, topics: Mapping[str, int]) -> None:
+        lines, entries = self._encoded(), {}
+        for topic, queues in topics.items():
+            known = self._entries.get(topic)
+            entry = known if isinstance(known, dict) else _new_entry(topic)
+            entries[topic] = {**entry, "readQueueNums": queues, "writeQueueNums": queues}
+            if topic in self._entries:
+                lines = _exchanged(lines, _line(topic, known), _line(topic, entries[topic]))
+        new = [_line(topic, entry) for topic, entry in entries.items() if topic not in self._entries]
+        self._write([*lines, b"".join(new)])
+        self._entries |= entries
+        configs = _configs(entries)
+        self._topics |= configs
+        self.unwritable |= _unwritable(configs)
 
-    def _table(self) -> dict[str, Any]:
-        """A copy of the table in the file."""
-        return dict(_entries(self._content))
-
-    def _replace_table(self, table: dict[str, Any]) -> None:
+    def _encoded(self) -> list[bytes]:
+        """The text of the topic table. ConfigFileError: the file can't be parsed, and is not overwritten."""
         if self.problem is not None:
             raise self.problem
-        content = {**self._content, "topicConfigTable": table}
+        if self._lines is None:
+            self._lines = [b"".join(_line(topic, entry) for topic, entry in self._entries.items())]
+        if len(self._lines) > MOST_PIECES:
+            self._lines = [b"".join(self._lines)]
+        return self._lines
+
+    def _write(self, lines: list[bytes]) -> None:
+        """Replace the file by one with these entries. OSError: the old one is there."""
+        content = {**self._content, TABLE: {}}
         content["dataVersion"] = next_version(content.get("dataVersion"), self._clock())
         try:
-            write_config(self._path, content, self._disk)
+            written = replace_config(self._path, _text(content, lines), self._disk, self._written)
         except (StoreError, OSError):
+            self._written = None
             with suppress(StoreError, OSError):  # the new file may have replaced the old one already
-                write_config(self._path, self._content, self._disk)
+                replace_config(self._path, _text(self._content, self._encoded()), self._disk)
             raise
-        self._content = content
-        self._show(content)
-
-    def _show(self, content: Mapping[str, Any]) -> None:
-        """Use the topics of `content` from now on."""
-        self._topics = parse_topics(content)
-        unwritable = {topic for topic, config in self._topics.items() if not config.is_writable}
-        self.unwritable |= unwritable
-        self.unwritable &= unwritable
+        self._content, self._lines, self._version, self._written = content, lines, written, written
 
 
-def parse_topics(content: Mapping[str, Any]) -> dict[str, TopicConfig]:
-    """The topics in the content of topics.json; entries with invalid values or names are left out."""
-    entries = _entries(content).items()
-    found = (_parse_entry(topic, entry) for topic, entry in entries if isinstance(entry, dict))
+def refuse_topics(errors: Iterable[TopicError | None]) -> None:
+    """Raise the errors among `errors`: one as it is, several as TopicsRefusedError."""
+    refused = [error for error in errors if error is not None]
+    if refused:
+        raise refused[0] if len(refused) == 1 else TopicsRefusedError(tuple(map(str, refused)))
+
+
+def illegal_topic(topic: str, queues: int) -> IllegalTopicError | None:
+    """The error for a topic that can't be made, with that name or number of queues; None: it can."""
+    if problem := topic_problem(topic):
+        return IllegalTopicError(topic, problem)
+    if not 1 <= queues <= MAX_QUEUES:
+        return IllegalTopicError(topic, f"{queues} queues asked for, but a topic has 1 to {MAX_QUEUES}")
+    return None
+
+
+def _text(content: Mapping[str, Any], lines: Iterable[bytes]) -> list[Buffer]:
+    """The file, in pieces, with this content, whose topic table is empty, and these entries: as `json.dumps` with
+    tabs."""
+    *others, last = [b"", *filter(None, lines)]
+    head, table, tail = json.dumps(content, indent="\t").partition(_EMPTY_TABLE)
+    if not last:
+        return [f"{head}{table}{tail}".encode()]
+    return [f"{head}{table[:-1]}".encode(), *others, memoryview(last)[:-1], f"\n\t}}{tail}".encode()]
+
+
+def _exchanged(lines: Iterable[bytes], old: bytes, new: bytes) -> list[bytes]:
+    """The pieces with one line in place of another."""
+    return [piece.replace(old, new, 1) for piece in lines]
+
+
+def _line(topic: str, entry: Any) -> bytes:
+    """An entry of the topic table as it stands in the file, with a comma behind it."""
+    is_flat = isinstance(entry, dict) and not any(part for part in entry.values() if isinstance(part, dict | list))
+    if is_flat and entry:  # the quick encoder can't indent
+        text = json.dumps(entry, separators=(",\n\t\t\t", ": "))
+        text = f"{{\n\t\t\t{text[1:-1]}\n\t\t}}"
+    else:
+        text = json.dumps(entry, indent="\t").replace("\n", "\n\t\t")
+    return f"\n\t\t{json.dumps(topic)}: {text},".encode()
+
+
+def _configs(entries: Mapping[str, Any]) -> dict[str, TopicConfig]:
+    """The topics of these entries; those with invalid values or names are left out."""
+    found = (_parse_entry(topic, entry) for topic, entry in entries.items() if isinstance(entry, dict))
     return {config.topic: config for config in found if config is not None}
 
 
-def _entries(content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The topic table in the content of topics.json; empty if it is not an object."""
-    table = content.get("topicConfigTable")
-    return table if isinstance(table, dict) else {}
+def _unwritable(topics: Mapping[str, TopicConfig]) -> set[str]:
+    return {topic for topic, config in topics.items() if not config.is_writable}
 
 
 def _parse_entry(topic: str, entry: Mapping[str, Any]) -> TopicConfig | None:

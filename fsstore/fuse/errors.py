@@ -34,6 +34,7 @@ ERRNOS: dict[type[engine.StoreError], int] = {
     engine.TopicNotFoundError: errno.ENOENT,
     engine.TopicExistsError: errno.EEXIST,
     engine.IllegalTopicError: errno.EINVAL,
+    engine.TopicsRefusedError: errno.EINVAL,
     engine.ConsumerOffsetError: errno.EINVAL,
     engine.MessageNotFoundError: errno.ENOENT,
     engine.ExpiredMessageError: errno.ENOENT,

@@ -269,7 +269,7 @@ def test_a_changed_table_keeps_what_is_not_understood(kept: Path, tmp_path: Path
     odd = {"dataVersion": {"counter": 0}, "x": "\ud800ä", "topicConfigTable": {"odd": 5}}
     layout.topics.write_text(json.dumps(odd).replace('"counter": 0', '"counter": 1' + "0" * 4200))
     table = TopicTable(layout.topics, Disk(), lambda: 0)
-    table.create("odd", 3)
+    table.create({"odd": 3})
     stored = json.loads(layout.topics.read_text())
     assert stored["x"] == "\ud800ä"
     assert stored["topicConfigTable"]["odd"]["readQueueNums"] == 3

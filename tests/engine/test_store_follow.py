@@ -623,6 +623,26 @@ def test_keys_are_found_that_lie_before_the_index_files_or_between_two(
             assert bytes(found.body) == b"%d" % number
 
 
+def test_a_follower_tells_that_topics_went_and_not_that_they_came(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    with MessageStore.open(path, SMALL, create=True) as writer, MessageStore.open(path, FOLLOW) as follower:
+        writer.create_topics({"named": 4, "written": 1})
+        refreshed(follower)
+        removed = follower.topics_removed
+        writer.create_topic("new", 1)
+        writer.grow_topic("named", 8)
+        writer.put(Message("written", b"x"))
+        refreshed(follower)
+        assert (follower.topics(), len(follower.queues("named"))) == (["named", "new", "written"], 8)
+        assert follower.topics_removed == removed
+        for topic in ("named", "written"):
+            writer.delete_topic(topic)
+            refreshed(follower)
+            assert follower.topics_removed > removed
+            removed = follower.topics_removed
+        assert follower.topics() == ["new"]
+
+
 @pytest.mark.parametrize("in_place", [True, False], ids=["topics.json written over", "topics.json made anew"])
 def test_a_topic_that_its_broker_deletes_while_nothing_is_written_goes(tmp_path: Path, in_place: bool) -> None:
     """As 4.9 does it: topics.json first, as a new file, then the queues' folders; the topic's own folder stays."""

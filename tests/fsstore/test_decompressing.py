@@ -135,7 +135,7 @@ def test_bodies_give_way_to_others_and_are_read_all_the_same(mount: Mount) -> No
 
 def test_an_open_message_that_expired_is_read_on(mount: Mount) -> None:
     handle = in_threads(mount.fs.open, look_up(mount, "orders/0/2").inode, 0).handle
-    mount.fs.topics_changed()  # lets go of what is remembered
+    mount.fs.queue_gone("orders", 1)  # lets go of what is remembered
     assert bytes(in_threads(mount.fs.read, handle, 0, 10)) == BODIES[2][:10]
     assert isinstance(mount.fs._files[handle], CompressedBody)
 

@@ -150,7 +150,7 @@ def test_an_opened_body_is_read_once_until_something_goes(mount: Mount, store: M
     damage(store, inode & ~MESSAGE)
     again = mount.fs.open(inode, os.O_RDONLY)
     assert (again.body, mount.fs.read(again.handle, 1, 2)) == (b"zero", b"er")
-    mount.fs.topics_changed()
+    mount.fs.queue_gone("orders", 1)
     assert refused_with(lambda: mount.fs.open(inode, os.O_RDONLY)) == errno.EIO
 
 

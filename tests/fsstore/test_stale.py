@@ -81,10 +81,21 @@ def test_a_topic_that_went_is_told_once_is_stale_and_its_inodes_are_not_used_aga
         assert mount.stat(path).inode != inode
 
 
-def test_topics_that_came_are_not_named(mount: Mount, store: MessageStore) -> None:
-    store.create_topic("orders")
-    assert mount.fs.topics_changed() == []
-    assert mount.stat("orders")
+def test_topics_that_came_are_not_named_and_no_other_is_asked(
+    mount: Mount, store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        for call in ("topics", "queues_by_topic"):
+            patched.setattr(store, call, None)
+        for make in (
+            lambda: store.create_topic("orders"),
+            lambda: store.create_topics({"bills": 1, "letters": 2}),
+            lambda: store.grow_topic("orders", 7),
+            lambda: store.put(Message("made", b"by a message")),
+        ):
+            make()
+            assert mount.fs.topics_changed() == []
+    assert mount.stat("orders/6")
 
 
 def test_a_forgotten_directory_is_found_again(mount: Mount, store: MessageStore) -> None:

@@ -48,8 +48,8 @@ MUTANTS = (
     Mutant(
         "replaced-file-is-not-synced",
         "engine/files/disk.py",
-        "            file.write(content)\n        disk.sync(descriptor, path)\n",
-        "            file.write(content)\n",
+        "content)\n        disk.sync(descriptor, path)\n",
+        "content)\n",
         ("tests/engine/files/test_disk.py", *POWER_CUTS),
     ),
     Mutant(
