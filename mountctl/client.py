@@ -228,8 +228,9 @@ class StoreClient(Protocol):
         """Store each line of the stream in `chunks` as a message, empty lines excepted. A chunk has at most
         WHOLE_WRITE_BYTES. If a chunk is refused, some of its lines may be stored without being counted."""
 
-    def create_topic(self, topic: str, queues: int) -> None:
-        """Create a topic. CommandError: it exists."""
+    def create_topics(self, topics: Mapping[str, int]) -> None:
+        """Create topics with these numbers of queues, all or none. TopicExistsError, IllegalTopicError;
+        TopicsRefusedError if several are refused."""
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic and its messages permanently."""

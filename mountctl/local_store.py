@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -100,7 +100,7 @@ class LocalStore:
         return found
 
     def has_topic(self, topic: str) -> bool:
-        return topic in self.store.topics()
+        return self.store.has_topic(topic)
 
     def bounds(self, topic: str, queue: int) -> Queue:
         """A queue with its current bounds."""
@@ -222,8 +222,8 @@ class LocalStore:
             )
             self.published += stored.count
 
-    def create_topic(self, topic: str, queues: int) -> None:
-        self.store.create_topic(topic, queues)
+    def create_topics(self, topics: Mapping[str, int]) -> None:
+        self.store.create_topics(topics)
 
     def delete_topic(self, topic: str) -> None:
         self.store.delete_topic(topic)

@@ -23,15 +23,16 @@ from engine import (
     UNIQUE_KEY,
     ConsumerOffsetError,
     DelayLevels,
-    IllegalTopicError,
     Message,
     ReadOnlyStoreError,
     StoreConfig,
     StoreIdentity,
+    TopicExistsError,
     TopicNotFoundError,
     check_message,
     group_problem,
-    topic_problem,
+    illegal_topic,
+    refuse_topics,
 )
 from fsstore.interface import WHOLE_WRITE_BYTES
 from fsstore.tree.names import MATCHES_SUFFIX, NAME_MAX_BYTES, encode_key, parse_match
@@ -40,6 +41,8 @@ from mountctl.errors import CommandError
 from mountctl.places import Mount
 
 _NEWLINE = 10
+_COMMAND_BYTES, _ENTRY_BYTES = 32, 16
+"""What a command takes besides its topics, and a topic besides its name, at most."""
 
 
 _STOPPED = frozenset((errno.EIO, errno.ENOENT, errno.EROFS))
@@ -196,13 +199,23 @@ class MountClient:
                 return CommandError(reason, exit_code=os.EX_DATAERR)
         return error
 
-    def create_topic(self, topic: str, queues: int) -> None:
-        if problem := topic_problem(topic):
-            raise IllegalTopicError(topic, problem)
-        try:
-            self._command({"create_topic": topic, "queues": queues})
-        except FileExistsError:
-            raise CommandError(f"topic {topic!r} exists", exit_code=os.EX_USAGE) from None
+    def create_topics(self, topics: Mapping[str, int]) -> None:
+        if any(illegal_topic(topic, queues) for topic, queues in topics.items()):
+            self._refuse_topics(topics)
+        for some in _as_commands(topics):
+            try:
+                self._command({"create_topics": some})
+            except OSError as error:
+                if error.errno in (errno.EEXIST, errno.EINVAL):
+                    self._refuse_topics(some)
+                raise
+
+    def _refuse_topics(self, topics: Mapping[str, int]) -> None:
+        """Raise the errors of those topics that can't be created: a mount can only report an errno."""
+        refuse_topics(
+            illegal_topic(topic, queues) or (TopicExistsError(topic) if self.has_topic(topic) else None)
+            for topic, queues in topics.items()
+        )
 
     def delete_topic(self, topic: str) -> None:
         self._command({"delete_topic": topic})
@@ -271,6 +284,19 @@ class MountClaim:
 def _queues(bounds: Mapping[str, Mapping[str, int]]) -> tuple[Queue, ...]:
     numbers = sorted(bounds, key=int)
     return tuple(Queue(int(one), bounds[one]["min_offset"], bounds[one]["max_offset"]) for one in numbers)
+
+
+def _as_commands(topics: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """Divide topics into groups whose commands fit into one write each: most often one group."""
+    some: dict[str, int] = {}
+    size = _COMMAND_BYTES
+    for topic, queues in topics.items():
+        if size + len(topic) + _ENTRY_BYTES > WHOLE_WRITE_BYTES:
+            yield some
+            some, size = {}, _COMMAND_BYTES
+        some[topic] = queues
+        size += len(topic) + _ENTRY_BYTES
+    yield some
 
 
 def _record(message: Message) -> bytes:

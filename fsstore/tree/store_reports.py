@@ -8,9 +8,9 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterable
 
+from engine import MessageStore
 from fsstore.interface import NO_OWNER, NOTHING_TO_WAIT_FOR, Attributes, FilesystemError, Opened, WorkKind
 from fsstore.tree.deferred import deferred, in_thread
 from fsstore.tree.inodes import Maker, NodeKey, shown_report_inode
@@ -182,7 +182,7 @@ class ControlFile(Node):
     """`control`: each write is one command, a line of JSON.
 
     {"delete_topic": NAME}
-    {"create_topic": NAME, "queues": N}     as `mkdir NAME`, which gives it the default number of queues
+    {"create_topics": {NAME: QUEUES, ...}}  all or none of them, with their numbers of queues
     {"flush": true}                         wait until all published messages and all derived files are on disk
     """
 
@@ -212,27 +212,34 @@ class ControlHandle(OpenFile):
         return "@store/control"
 
     def write(self, position: int, data: bytes, owner: int = NO_OWNER) -> int:
-        """Do one command. EINVAL: it is none; errors of the command are raised. SlowWork: it waits for the disk."""
-        store, survival = self._context.store, self._context.survival
-        command: Callable[[], None]
-        match _parsed(data) if len(data) <= LONGEST_COMMAND_BYTES else None:
-            case {"delete_topic": str(topic), **others} if not others:
-                if survival.was_begun and topic not in store.topics():
-                    return NOTHING_TO_WAIT_FOR
-                command = partial(store.delete_topic, topic)
-            case {"create_topic": str(topic), "queues": int(queues), **others} if not others and queues is not True:
-                if survival.was_begun and topic in store.topics():
-                    return NOTHING_TO_WAIT_FOR
-                command = partial(store.create_topic, topic, queues)
-            case {"flush": True, **others} if not others:
-                command = store.flush
-            case _:
-                raise FilesystemError(
-                    errno.EINVAL,
-                    'not a command: {"delete_topic": NAME}, {"create_topic": NAME, "queues": N} or {"flush": true}',
-                )
-        in_thread(command, (self, data), WorkKind.WAITING)
+        """Do one command. EINVAL: it is none; errors of the command are raised. SlowWork: a thread does it."""
+        is_again = self._context.survival.was_begun
+        in_thread(lambda: _do(self._context.store, data, is_again=is_again), (self, data), WorkKind.WAITING)
         return NOTHING_TO_WAIT_FOR
+
+
+def _do(store: MessageStore, command: bytes, *, is_again: bool) -> None:
+    """Do a command; `is_again`: a server that was killed may have done it."""
+    match _parsed(command):
+        case {"delete_topic": str(topic), **others} if not others:
+            if not is_again or store.has_topic(topic):
+                store.delete_topic(topic)
+        case {"create_topics": dict(topics), **others} if not others and _are_counts(topics.values()):
+            if not is_again or not all(map(store.has_topic, topics)):
+                store.create_topics(topics)
+        case {"flush": True, **others} if not others:
+            store.flush()
+        case {"create_topic": _}:
+            raise FilesystemError(errno.EINVAL, 'use {"create_topics": {NAME: QUEUES, ...}}, not create_topic')
+        case _:
+            raise FilesystemError(
+                errno.EINVAL,
+                'not a command: {"delete_topic": NAME}, {"create_topics": {NAME: QUEUES, ...}} or {"flush": true}',
+            )
+
+
+def _are_counts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, int) and not isinstance(value, bool) for value in values)
 
 
 def _parsed(data: bytes) -> object:
@@ -241,6 +248,3 @@ def _parsed(data: bytes) -> object:
     except (ValueError, RecursionError):
         return None
     return command
-
-
-LONGEST_COMMAND_BYTES = 1 << 12

@@ -86,10 +86,8 @@ def command(
         reader, marks_of, writer = _connected(stack, place, to_place, wanted, dry_run, settings)
         same_store = find(place).store == find(to_place).store
         plan = _plan(reader, wanted, target.topic if target else None, selection, redrive, same_store)
-        job = _Job(
-            reader, writer, Marks(marks_of), plan.names, pattern, selection, redrive, throttled(show, SHOW_SECONDS)
-        )
-        job.run(plan.ranges)
+        job = _Job(reader, writer, Marks(marks_of), plan, pattern, selection, redrive, throttled(show, SHOW_SECONDS))
+        job.run()
     return _tell(job, dry_run, as_json)
 
 
@@ -110,18 +108,18 @@ def _connected(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The ranges to copy, and the destination topic of each source topic."""
+    """The ranges to copy; by source topic, its destination topic and its number of queues."""
 
     ranges: list[Range]
     names: Mapping[str, str]
+    queues: Mapping[str, int]
 
 
 def _plan(
     reader: LocalStore, wanted: Target, to_topic: str | None, selection: Selection, redrive: bool, same_store: bool
 ) -> _Plan:
     """CommandError: the copy would be pointless."""
-    names = {}
-    chosen = []
+    names, queues, chosen = {}, {}, []
     for topic in topics_named(reader.topics(), wanted.topic):
         name = to_topic or topic.name
         if left_out := _left_out(topic, wanted, redrive):
@@ -131,8 +129,8 @@ def _plan(
             raise CommandError(f"{topic.name} would be copied to itself", remedy, os.EX_USAGE)
         else:
             chosen.append(Target(topic.name, wanted.queue))
-            names[topic.name] = name
-    return _Plan(ranges_of(reader, chosen, selection), names)
+            names[topic.name], queues[topic.name] = name, len(topic.queues)
+    return _Plan(ranges_of(reader, chosen, selection), names, queues)
 
 
 def _left_out(topic: Topic, wanted: Target, redrive: bool) -> str:
@@ -184,7 +182,7 @@ class _Job:
     reader: LocalStore
     writer: StoreClient | None
     marks: Marks
-    names: Mapping[str, str]
+    plan: _Plan
     pattern: Pattern | None
     selection: Selection
     redrive: bool
@@ -194,10 +192,15 @@ class _Job:
     there: int = 0
     without_origin: int = 0
     queues: dict[str, int] = field(default_factory=dict)
-    """Number of queues by destination topic."""
+    """Number of queues by destination topic that exists."""
 
-    def run(self, ranges: list[Range]) -> None:
-        """Copy the messages of those ranges."""
+    def run(self) -> None:
+        """Copy the messages of the plan."""
+        if self.writer is not None and not self.redrive:
+            self.queues = {topic.name: len(topic.queues) for topic in self.writer.topics()}
+        ranges = self.plan.ranges
+        if self.pattern is None and self.selection.key is None and not self.selection.tags:
+            self._make_topics(chosen.topic for chosen in ranges if chosen.start < chosen.end)
         total = sum(max(chosen.end - chosen.start, 0) for chosen in ranges)
         if self.selection.key is not None:
             self._copy(messages_with_key(self.reader, ranges, self.selection))
@@ -211,11 +214,12 @@ class _Job:
                 self.show("copying", done, total)
 
     def _copy(self, messages: Iterable[MessageRow]) -> None:
-        wanted = ((message, self._copy_of(message)) for message in messages if self._takes(message))
+        copies_of = ((message, self._copy_of(message)) for message in messages if self._takes(message))
+        wanted = [(message, copy) for message, copy in copies_of if copy is not None]
+        self._make_topics(message.topic for message, _ in wanted)
         batches: dict[tuple[str, int | None], list[Message]] = {}
         for message, copy in wanted:
-            if copy is not None:
-                batches.setdefault((copy.topic, self._queue(message, copy.topic)), []).append(copy)
+            batches.setdefault((copy.topic, self._queue(message, copy.topic)), []).append(copy)
         for (topic, queue), copies in batches.items():
             if self.writer is not None:
                 self.writer.publish(queue, copies)
@@ -227,7 +231,7 @@ class _Job:
     def _copy_of(self, message: MessageRow) -> Message | None:
         """A copy of `message`; None if there is one already, or if its destination is unknown."""
         properties = message.properties
-        topic = self.names[message.topic]
+        topic = self.plan.names[message.topic]
         if self.redrive and topic == message.topic:
             origin = next((properties[name] for name in _ORIGINS if properties.get(name)), None)
             if origin is None or origin == message.topic:
@@ -251,26 +255,18 @@ class _Job:
 
     def _queue(self, message: MessageRow, topic: str) -> int | None:
         """The queue for a copy in `topic`: the original's number, which keeps the order; None for redriven messages."""
-        if self.redrive:
-            return None
-        if topic not in self.queues:
-            self.queues[topic] = self._queues_of(message.topic, topic)
-        return message.queue % self.queues[topic]
+        return None if self.redrive else message.queue % self.queues[topic]
 
-    def _queues_of(self, source: str, topic: str) -> int:
-        """The number of queues of `topic`, which is created, if necessary, with as many queues as `source`."""
-        width = _widths(self.reader)[source]
-        if self.writer is None:
-            return width
-        widths = _widths(self.writer)
-        if topic not in widths:
-            self.writer.create_topic(topic, width)
-        return widths.get(topic, width)
-
-
-def _widths(client: StoreClient) -> dict[str, int]:
-    """Number of queues by topic."""
-    return {topic.name: len(topic.queues) for topic in client.topics()}
+    def _make_topics(self, sources: Iterable[str]) -> None:
+        """Make the destination topics of these source topics, with as many queues, all that are missing at once. Those
+        of redriven messages are made by publishing."""
+        missing: dict[str, int] = {}
+        for source in sources:
+            if not self.redrive and (topic := self.plan.names[source]) not in self.queues:
+                missing.setdefault(topic, self.plan.queues[source])
+        if missing and self.writer is not None:
+            self.writer.create_topics(missing)
+        self.queues |= missing
 
 
 def _tell(job: _Job, dry_run: bool, as_json: bool) -> int:

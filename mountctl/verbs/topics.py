@@ -31,7 +31,7 @@ def command() -> None:
     \b
     Examples:
       mountctl topics /mnt/mq
-      mountctl topics create /mnt/mq orders --queues 8
+      mountctl topics create /mnt/mq orders bills --queues 8
       mountctl topics delete /mnt/mq orders
     """
 
@@ -66,21 +66,23 @@ def list_topics(place: str, as_json: bool, settings: StoreSettings) -> None:
 
 @command.command("create")
 @click.argument("place")
-@click.argument("name")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option(
-    "--queues", default=4, show_default=True, type=click.IntRange(1, MAX_QUEUES), help="Its number of queues."
+    "--queues", default=4, show_default=True, type=click.IntRange(1, MAX_QUEUES), help="Number of queues of each topic."
 )
 @takes_settings
-def create(place: str, name: str, queues: int, settings: StoreSettings) -> None:
-    """Create the topic NAME.
+def create(place: str, names: tuple[str, ...], queues: int, settings: StoreSettings) -> None:
+    """Create a topic of each NAME. If one of them exists or is no topic's name, none is created.
 
     \b
     Example:
-      mountctl topics create /mnt/mq orders --queues 8
+      mountctl topics create /mnt/mq orders bills --queues 8
     """
+    topics = dict.fromkeys(names, queues)
     with connect(find(place), settings) as client:
-        client.create_topic(name, queues)
-    click.echo(f"made {name} with {plural(queues, 'queue')}")
+        client.create_topics(topics)
+    of_each = f"{plural(queues, 'queue')}{' each' if len(topics) > 1 else ''}"
+    click.echo(f"made {names[0] if len(topics) == 1 else plural(len(topics), 'topic')} with {of_each}")
 
 
 @command.command("delete")

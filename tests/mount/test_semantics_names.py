@@ -185,10 +185,22 @@ def test_a_queue_as_parquet_files(mount: Mounted, topic: Path) -> None:
 
 def test_topics_are_made_and_deleted_by_commands(mount: Mounted) -> None:
     """3.15 `@store/control` makes and deletes topics, and brings all to disk: a write is one command, a JSON object;
-    what is none is EINVAL."""
+    what is none is EINVAL. The topics of `{"create_topics": {"orders": 4, "bills": 8}}` are all made, with as many
+    queues, or none is: one that exists is EEXIST; one that can't be made is EINVAL, as are several; `@store/refusals`
+    has the reason of each."""
     control, made = mount.root / "@store" / "control", mount.root / "made"
-    publish(control, b'{"create_topic": "made", "queues": 2}\n')
+    publish(control, b'{"create_topics": {"made": 2, "many": 8}}\n')
     assert {name for name in os.listdir(made) if name.isdigit()} == set("01")
+    assert {name for name in os.listdir(mount.root / "many") if name.isdigit()} == set("01234567")
+    for command, number, reason in (
+        (b'{"create_topics": {"new": 1, "made": 1}}\n', errno.EEXIST, "topic 'made' exists"),
+        (b'{"create_topics": {"new": 1, "no topic": 1}}\n', errno.EINVAL, "illegal topic 'no topic': has other"),
+        (b'{"create_topics": {"new": 1, "made": 1, "": 1}}\n', errno.EINVAL, "topic 'made' exists; illegal topic '':"),
+        (b'{"create_topic": "new", "queues": 1}\n', errno.EINVAL, 'use {"create_topics": {NAME: QUEUES, ...}}'),
+    ):
+        assert refused_with(publish, control, command) == number
+        assert reason in (mount.root / "@store/refusals").read_text().splitlines()[-1]
+        assert "new" not in os.listdir(mount.root)
     publish(made / "append", b"message\n")
     publish(control, b'{"flush": true}\n')
     stats = mount.status()["stats"]
