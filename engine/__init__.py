@@ -100,6 +100,7 @@ from engine.results import (
     PutRange,
     PutResult,
     QueueBounds,
+    QueueState,
     RecoveryReport,
     StoreStats,
 )
@@ -194,6 +195,7 @@ __all__ = [
     "Queue",
     "QueueBounds",
     "QueueGapError",
+    "QueueState",
     "QueueStream",
     "ReadError",
     "ReadOnlyStoreError",

@@ -25,6 +25,23 @@ class QueueBounds:
         return self.max_offset - self.min_offset
 
 
+class QueueState(NamedTuple):
+    """What is in a queue: its bounds as in `QueueBounds`, and the number of its files. `refused`: the error
+    with which the disk refuses to read it; the numbers are zeros then."""
+
+    topic: str
+    queue: int
+    min_offset: int = 0
+    max_offset: int = 0
+    files: int = 0
+    refused: Exception | None = None
+
+    @property
+    def messages(self) -> int:
+        """Number of queue offsets between the bounds."""
+        return self.max_offset - self.min_offset
+
+
 class PutResult(NamedTuple):
     """Position of one stored message. `topic` and `queue` of a delayed message are those of the schedule topic.
 

@@ -56,6 +56,7 @@ from engine.results import (
     PutRange,
     PutResult,
     QueueBounds,
+    QueueState,
     RecoveryReport,
     StoreStats,
 )
@@ -344,6 +345,13 @@ class MessageStore:
     def queues_by_topic(self) -> dict[str, list[int]]:
         """Topic -> queue ids, both sorted. Never raises, even while topics are made or deleted."""
         return self._topics.queue_ids_by_topic()
+
+    def queue_states(self) -> list[QueueState]:
+        """What is in each queue, by topic and queue id. Queues that nobody uses are not kept open for it, so this takes
+        less memory than `bounds` of each. WouldBlock on a nonblocking thread; OSError."""
+        check_deadline()
+        state = self._parts.queues.state
+        return [state(topic, queue) for topic, queues in self.queues_by_topic().items() for queue in queues]
 
     def has_queue(self, topic: str, queue: int) -> bool:
         """Whether the topic has the queue; cheap, never raises."""
@@ -889,20 +897,22 @@ class MessageStore:
         """The last online check (`check_online`), finished or running; None: there was none."""
         return read_check_note(self._parts.layout.check_note)
 
-    def stats(self) -> StoreStats:
-        """Sizes and counters of the store. WouldBlock on a nonblocking thread."""
+    def stats(self, queues: Sequence[QueueState] | None = None) -> StoreStats:
+        """Sizes and counters of the store; `queues`: what `queue_states` has just returned. WouldBlock on a nonblocking
+        thread; OSError."""
         check_deadline()
-        topics, write_side, index = self.queues_by_topic(), self._write_side, self.index_state
+        queues = self.queue_states() if queues is None else queues
+        write_side, index = self._write_side, self.index_state
         parts, sizes, log_files = self._parts, self.sizes, len(self._log.files.files)
-        opened_queues, index_files = list(parts.queues.readable()), len(parts.index.files)  # opens every queue
-        queue_files = sum(len(queue.files.files) for queue in opened_queues)
+        index_files = len(parts.index.files)
+        queue_files = sum(queue.files for queue in queues)
         disk_free, disk_total = max(map(disk_space, parts.layout.commit_log.writable))
         return StoreStats(
             path=str(self.path),
             mode=self.mode.value,
             read_only_reason=self.read_only_reason,
-            topics=len(topics),
-            queues=sum(map(len, topics.values())),
+            topics=len(self.topics()),
+            queues=len(queues),
             durable_end=self.durable_end,
             put_messages=self._writer.messages if self._writer else 0,
             put_bytes=self._writer.bytes if self._writer else 0,
@@ -926,7 +936,7 @@ class MessageStore:
             ignored_errors=parts.ignored.count,
             last_ignored_error=parts.ignored.last,
             recovery=self.recovery,
-            messages=sum(max(queue.max_offset - queue.min_offset, 0) for queue in opened_queues),
+            messages=sum(queue.messages for queue in queues),
             min_physical_offset=self._log.min_offset,
             physical_end=self._log.wrote_end,
             commit_log_kind=self._log.framing.kind,

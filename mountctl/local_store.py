@@ -25,7 +25,6 @@ from engine import (
     StoreConfig,
     StoredMessage,
     StoreLockedError,
-    TopicNotFoundError,
     TruncatedFileError,
     group_problem,
 )
@@ -93,11 +92,12 @@ class LocalStore:
 
     def topics(self) -> list[Topic]:
         self.store.refresh()
-        found = []
-        for name, queues in self.store.queues_by_topic().items():
-            with suppress(TopicNotFoundError):  # deleted since the topics were listed
-                found.append(Topic(name, tuple(self._bounds(name, queue) for queue in queues)))
-        return found
+        found: dict[str, list[Queue]] = {topic: [] for topic in self.store.topics()}
+        for topic, queue, min_offset, max_offset, _, refused in self.store.queue_states():
+            if refused is not None:
+                raise refused
+            found.setdefault(topic, []).append(Queue(queue, min_offset, max_offset))
+        return [Topic(name, tuple(queues)) for name, queues in found.items()]
 
     def has_topic(self, topic: str) -> bool:
         return self.store.has_topic(topic)

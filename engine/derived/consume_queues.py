@@ -18,6 +18,7 @@ from pathlib import Path
 
 from engine.deadline import uncollected, within
 from engine.derived.consume_queue import ConsumeQueue
+from engine.derived.queue_state import glimpse
 from engine.derived.remade import Make
 from engine.errors import ReadError, RefusedReadError
 from engine.events import Expired
@@ -26,9 +27,10 @@ from engine.files.file_queue import FileQueue, Unflushed
 from engine.files.file_scan import folders_in
 from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
-from engine.files.paths import open_folder, remove_tree
+from engine.files.paths import open_folder, remove_tree, require_held
 from engine.files.watch import Watch
 from engine.log.entries import ENTRY, ENTRY_STRUCT, Entries
+from engine.results import QueueState
 
 Key = tuple[str, int]
 
@@ -150,7 +152,7 @@ class ConsumeQueues:
             return sorted(self._ids.get(topic, ()))
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, whose end is found at its first use; None if it does not exist."""
+        """The queue, whose end is found at its first use; None if it does not exist. OSError: the store was moved."""
         found = self.by_key.get((topic, queue_id))
         if found is not None or queue_id not in self._ids.get(topic, ()):
             return found
@@ -170,19 +172,24 @@ class ConsumeQueues:
             return self.by_key.get((topic, queue_id)) or self._open(topic, queue_id)
 
     def _open(self, topic: str, queue_id: int) -> ConsumeQueue:
+        queue = self.by_key[topic, queue_id] = self._ready((topic, queue_id))
+        return queue
+
+    def _ready(self, key: Key) -> ConsumeQueue:
+        """A queue of which the messages that may be shown are known."""
         with within(math.inf):  # any other thread would hold the lock as long
-            queue = self._found((topic, queue_id))
+            queue = self._found(key)
             if self._visible_end is not None:
                 queue.truncate(self._visible_end)
                 if self.access is Access.READ:
                     queue.take_in(self._visible_end)  # a damaged entry may have hidden later ones
             queue.begin_at(self._min_physical)
-        self.by_key[topic, queue_id] = queue
         return queue
 
     def _found(self, key: Key) -> ConsumeQueue:
         topic, queue_id = key
         directory = Path(f"{self.directory}/{topic}/{queue_id}")  # two joins take four times as long
+        require_held(directory)  # else the queues of a store that was moved away would look empty
         files = FileQueue(
             directory,
             self.file_bytes,
@@ -259,6 +266,31 @@ class ConsumeQueues:
                 if len(os.listdir(self.directory / topic / str(queue_id))) > 1:
                     self.get(topic, queue_id)
 
+    def state(self, topic: str, queue_id: int) -> QueueState:
+        """The state of a queue; one that is not open stays closed, because all queues together would take much memory.
+        Zeros for a queue that does not exist. OSError."""
+        with self._lock:
+            queue = self.by_key.get((topic, queue_id))
+            if queue is None and queue_id not in self._ids.get(topic, ()):
+                return QueueState(topic, queue_id)
+            try:
+                return self._state_of_closed((topic, queue_id)) if queue is None else _state_of(queue)
+            except RefusedReadError as error:
+                return QueueState(topic, queue_id, refused=error)
+
+    def _state_of_closed(self, key: Key) -> QueueState:
+        if self._visible_end is None:
+            max_offset = self._closed_at[0].get(key) if self._closed_at is not None else None
+            directory = Path(f"{self.directory}/{key[0]}/{key[1]}")
+            found = glimpse(directory, self.file_bytes, max_offset, self._min_physical)
+            if found is not None:
+                return QueueState(*key, *found)
+        queue = self._ready(key)
+        try:
+            return _state_of(queue)
+        finally:
+            queue.close()
+
     def newest_entries(self, count: int) -> Iterator[Entries]:
         """Up to `count` of the newest entries of each queue, read from its files now. Queues that the disk refuses are
         left out. No file stays open. ReadError, OSError."""
@@ -289,16 +321,6 @@ class ConsumeQueues:
             queue = self.get(topic, queue_id)
             if queue is not None:
                 yield queue
-
-    def readable(self) -> Iterator[ConsumeQueue]:
-        """Every queue that the disk does not refuse. Those not open yet are opened."""
-        with self._lock:
-            keys = self._keys()
-        for topic, queue_id in keys:
-            with suppress(RefusedReadError):
-                queue = self.get(topic, queue_id)
-                if queue is not None:
-                    yield queue
 
     # recovery and retention
 
@@ -545,6 +567,12 @@ class ConsumeQueues:
         if self._folder is not None:
             os.close(self._folder)
             self._folder = None
+
+
+def _state_of(queue: ConsumeQueue) -> QueueState:
+    max_offset = queue.max_offset
+    min_offset = min(queue.min_offset, max_offset)
+    return QueueState(queue.topic, queue.queue_id, min_offset, max_offset, len(queue.files.files))
 
 
 def _queue_ids(directory: Path) -> set[int]:

@@ -63,7 +63,8 @@ Samples = Iterable[tuple[Labels, float]]
 
 def metrics_of(store: MessageStore, mount: MountFigures, more: Iterable[str] = ()) -> bytes:
     """Figures in Prometheus' text format; `more` are further lines."""
-    stats, check, topics = store.stats(), store.last_check(), bounds_by_topic(store)
+    queues = store.queue_states()
+    stats, check, topics = store.stats(queues), store.last_check(), bounds_by_topic(queues)
     retention: list[tuple[Labels, float]] = [({}, 0) if store.retention is None else (options_of(store.retention), 1)]
     lags = [
         row for group, of_group in group_lags(store, topics).items() for row in _of_queues(of_group, "lag", group=group)

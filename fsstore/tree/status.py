@@ -6,8 +6,7 @@ The figures are those of `engine.StoreStats`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
 
 from engine import (
@@ -16,10 +15,9 @@ from engine import (
     Host,
     MessageStore,
     OpenMode,
-    RefusedReadError,
+    QueueState,
     Retention,
     StoreConfig,
-    TopicNotFoundError,
     options_of,
 )
 from fsstore.interface import FilesystemOptions
@@ -31,16 +29,16 @@ _INJECTED = frozenset(("clock", "disk", "progress"))
 def status_of(store: MessageStore) -> dict[str, object]:
     """The store's state as a JSON object: mode, figures, bounds of every queue, consumer groups with their lag.
     `refused_queues` has a sentence for each queue whose end the disk refuses to read: it has no bounds."""
-    refused: list[str] = []
-    topics = bounds_by_topic(store, refused.append)
+    queues = store.queue_states()
+    topics = bounds_by_topic(queues)
     return {
         "store": str(store.path.absolute()),
         "mode": store.mode.name.lower(),
         "read_only_reason": store.read_only_reason,
         "retention": retention_of(store),
-        "stats": asdict(store.stats()),
+        "stats": asdict(store.stats(queues)),
         "topics": {topic: {"queues": queues} for topic, queues in topics.items()},
-        "refused_queues": refused,
+        "refused_queues": [f"{one.topic}/{one.queue}: {one.refused}" for one in queues if one.refused is not None],
         "groups": group_lags(store, topics),
         "settings_problems": store.settings_problems(),
         "last_check": last_check_of(store),
@@ -64,21 +62,14 @@ def last_check_of(store: MessageStore) -> dict[str, object] | None:
     return None if note is None else {"state": note.state(store.config.clock()), **asdict(note)}
 
 
-def bounds_by_topic(
-    store: MessageStore, refused: Callable[[str], object] = lambda sentence: None
-) -> dict[str, dict[str, dict[str, int]]]:
-    """`min_offset` and `max_offset` of each queue, by topic and queue id. A queue whose end the disk refuses to read is
-    left out: `refused` is called with a sentence for it."""
+def bounds_by_topic(queues: Iterable[QueueState]) -> dict[str, dict[str, dict[str, int]]]:
+    """`min_offset` and `max_offset` of each queue, by topic and queue id, without queues that the disk refuses to
+    read."""
     found: dict[str, dict[str, dict[str, int]]] = {}
-    for topic, queues in store.queues_by_topic().items():
-        with suppress(TopicNotFoundError):  # deleted meanwhile
-            known = {}
-            for queue in queues:
-                try:
-                    known[str(queue)] = asdict(store.bounds(topic, queue))
-                except RefusedReadError as error:
-                    refused(f"{topic}/{queue}: {error}")
-            found[topic] = known
+    for topic, queue, min_offset, max_offset, _, refused in queues:
+        of_topic = found.setdefault(topic, {})
+        if refused is None:
+            of_topic[str(queue)] = {"min_offset": min_offset, "max_offset": max_offset}
     return found
 
 
@@ -129,5 +120,17 @@ def _json_value(value: object) -> object:
 
 
 def to_json(report: Mapping[str, object]) -> bytes:
-    """The text of a report's file."""
-    return json.dumps(report, indent=2, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
+    """The text of a report's file: a line for each member of a member, since there may be thousands of topics."""
+    members = ",\n".join(f"  {_text(name)}: {_member(value)}" for name, value in report.items())
+    return f"{{\n{members}\n}}\n".encode("utf-8", "replace")
+
+
+def _member(value: object) -> str:
+    if not isinstance(value, Mapping) or not value:
+        return _text(value)
+    members = ",\n".join(f"    {_text(name)}: {_text(member)}" for name, member in value.items())
+    return f"{{\n{members}\n  }}"
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

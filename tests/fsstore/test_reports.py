@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from engine import Message, MessageStore, QueueBounds, RecoveryReport, RefusedReadError, StoreStats, rows_of
+from engine import Message, MessageStore, RecoveryReport, RefusedReadError, StoreStats, rows_of
+from engine.derived.consume_queue import ConsumeQueue
+from engine.derived.consume_queues import ConsumeQueues
 from fsstore.core import Filesystem
 from fsstore.interface import FilesystemError, SlowWork
 from fsstore.tree.nodes import Creation
@@ -52,19 +54,28 @@ def test_a_queue_of_which_the_disk_refuses_the_end_is_said_and_costs_no_other(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.put(Message("orders", b"other"), 1)
-    bounds = MessageStore.bounds
+    find, refused = ConsumeQueues._found, RefusedReadError(-1, "the disk refuses a page of it", Path("queue"), 0)
 
-    def some(self: MessageStore, topic: str, queue: int) -> QueueBounds:
-        if (topic, queue) == ("orders", 0):
-            raise RefusedReadError(-1, "the disk refuses a page of it", Path("queue"), 0)
-        return bounds(self, topic, queue)
+    def found(self: ConsumeQueues, key: tuple[str, int]) -> ConsumeQueue:
+        if key == ("orders", 7):
+            raise refused
+        return find(self, key)
 
-    monkeypatch.setattr(MessageStore, "bounds", some)
+    monkeypatch.setattr(ConsumeQueues, "_found", found)
+    (store.path / "consumequeue" / "orders" / "7").mkdir()
+    (store.path / "consumequeue" / "orders" / "7" / "0").touch()
+    store._parts.queues.load()
     status = status_of(store)
-    assert status["refused_queues"] == ["orders/0: queue can't be read at byte 0: the disk refuses a page of it"]
+    assert status["refused_queues"] == ["orders/7: queue can't be read at byte 0: the disk refuses a page of it"]
     topics = json.loads(json.dumps(status["topics"]))
     assert topics["orders"]["queues"]["1"] == {"min_offset": 0, "max_offset": 1}
-    assert "0" not in topics["orders"]["queues"]
+    assert "7" not in topics["orders"]["queues"]
+
+
+def test_a_report_has_a_line_for_a_topic(mount: Mount, store: MessageStore) -> None:
+    lines = mount.cat("@store/status.json").splitlines()
+    of_topic = next(line for line in lines if line.strip().startswith(b'"orders"'))
+    assert json.loads(b"{" + of_topic.strip().removesuffix(b",") + b"}")["orders"]["queues"]["0"]["max_offset"] == 3
 
 
 def test_the_mount_adds_its_own_fields_to_status(store: MessageStore) -> None:

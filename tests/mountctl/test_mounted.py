@@ -56,6 +56,7 @@ def filled(site: Site) -> Site:
 
 def test_a_user_who_may_not_read_the_store_is_told_what_to_use_below_the_mount(filled: Site) -> None:
     root = str(filled.mountpoint)
+    assert filled.mountpoint.joinpath("orders.log").read_bytes()  # the daemon has the queues' files open from now on
     moved = filled.store.with_name("moved")
     filled.store.rename(moved)
     for words, plainly, shown in READING:

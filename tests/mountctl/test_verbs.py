@@ -323,7 +323,7 @@ def test_status_has_a_line_for_each_figure_that_should_be_0(store: Path, monkeyp
         "last_ignored_error": "a {page}",
     }
     recovery = RecoveryReport(damaged=(7, 8))
-    monkeypatch.setattr(MessageStore, "stats", lambda self: replace(stats(self), recovery=recovery, **found))
+    monkeypatch.setattr(MessageStore, "stats", lambda *of: replace(stats(*of), recovery=recovery, **found))
     lines = CliRunner().invoke(cli, ["status", str(store)]).output.split("\n\n")[0].splitlines()
     assert lines[-4:] == [
         "damage     2 places in the log can't be read (mountctl check)",
