@@ -19,6 +19,7 @@ from tests.bench import (
     read_rows,
     recovery_rows,
     sync_rows,
+    width,
     write_rows,
 )
 from tests.bench.measure import LeftOutError
@@ -42,6 +43,8 @@ ROWS = tuple(
     )
 )
 GROWTH = "growth"
+WIDTH = "width"
+"""Measured only when asked for: its stores take half an hour."""
 SPARK = "spark"
 FLAME = "flame"
 RESULTS = PROJECT / "build" / "bench.json"
@@ -72,6 +75,10 @@ def main(arguments: Sequence[str]) -> int:
             sizes, queues = growth.grow(room, huge=asked.huge)
             points = {"sizes": [asdict(point) for point in sizes], "queues": [asdict(point) for point in queues]}
             results += [shown(result) for result in growth.verdicts(sizes, huge=asked.huge)]
+        if WIDTH in asked.rows:
+            stores = width.wide_stores(room, asked.topics)
+            results += [shown(result) for result in width.measure(room, stores)]
+            results += [shown(run_row(room, row)) for row in width.peer_rows(stores[-1])]
     saved = save(RESULTS, conditions(scale, time.monotonic() - began), results, points)
     if asked.docs:
         write_page(PAGE, saved)
@@ -79,13 +86,16 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    numbers = [*dict.fromkeys(row.number for row in ROWS), GROWTH]
+    numbers = [*dict.fromkeys(row.number for row in ROWS), GROWTH, WIDTH]
     ids = [row.id for row in ROWS]
     parser = argparse.ArgumentParser(prog="./run bench", description="The performance table.")
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"only these: {', '.join(numbers)}")
     parser.add_argument("--quick", action="store_true", help="smaller counts and fewer rounds")
     parser.add_argument("--docs", action="store_true", help="write table and plot into docs/performance.md")
     parser.add_argument(f"--{growth.HUGE}", action="store_true", help="growth to one much larger store as well")
+    parser.add_argument(
+        "--topics", nargs="+", type=int, default=width.TOPICS, metavar="N", help="width: the stores' topics"
+    )
     asked = parser.parse_args(arguments)
     unknown = sorted(set(asked.rows).difference(numbers, ids))
     if unknown:

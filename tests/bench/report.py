@@ -170,8 +170,9 @@ def result_from(row: dict[str, Any]) -> Result:
 def write_docs(page: Path, saved: dict[str, Any]) -> None:
     """Replace the text between the page's two marks by the tables."""
     results = [result_from(row) for row in saved["rows"]]
-    rows = [result for result in results if not result.id.startswith("growth")]
     growth = [result for result in results if result.id.startswith("growth")]
+    width = [result for result in results if result.id.startswith("width")]
+    rows = [result for result in results if result not in growth and result not in width]
     text = page.read_text()
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     parts = [
@@ -182,4 +183,10 @@ def write_docs(page: Path, saved: dict[str, Any]) -> None:
         table(growth),
         f"![Time of each thing as the store grows]({page.stem}.svg)",
     ]
+    if width:
+        about = (
+            "Stores of more and more topics of 4 queues, asked in turns. Flat means at most twice the figure of the "
+            "smallest store, or of an item where all topics or queues are gone through."
+        )
+        parts += ["### Width", about, table(width)]
     page.write_text(f"{before}{BEGIN}\n" + "\n\n".join(parts) + f"\n{END}{after}")

@@ -4,7 +4,7 @@ import contextlib
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from engine import EMBEDDED_SIZES
@@ -78,22 +78,25 @@ class Room:
     @contextlib.contextmanager
     def peer_mounted(self, store: Path, *options: str) -> Iterator[Path]:
         """The C peer's mount of a store, with our read-ahead; the folder of queue 0. LeftOutError."""
+        command: list[str | Path] = [self.fuse_binary("peer"), *options, store, TOPIC, str(EMBEDDED_SIZES.index_slots)]
+        with self._serving(command) as root:
+            raise_read_ahead(root, ServeOptions().read_ahead_kb)
+            yield root / TOPIC / "0"
+
+    def wide_peer_mounted(self, store: Path) -> contextlib.AbstractContextManager[Path]:
+        """The C peer's mount of the root of a store with many topics. LeftOutError."""
+        return self._serving([self.fuse_binary("wide"), store])
+
+    @contextlib.contextmanager
+    def _serving(self, command: Sequence[str | Path]) -> Iterator[Path]:
+        """The mount point of a peer, which is the command's last argument."""
         root = self.new_folder() / "peer"
         root.mkdir()
-        command: list[str | Path] = [
-            self.fuse_binary("peer"),
-            *options,
-            store,
-            TOPIC,
-            str(EMBEDDED_SIZES.index_slots),
-            root,
-        ]
-        with subprocess.Popen(command, process_group=0) as process:
+        with subprocess.Popen([*command, root], process_group=0) as process:
             self._peers[root] = process.pid
             try:
                 wait_for_mount(process, root)
-                raise_read_ahead(root, ServeOptions().read_ahead_kb)
-                yield root / TOPIC / "0"
+                yield root
             finally:
                 subprocess.run(["fusermount3", "-u", root], check=True)
                 process.wait(MOUNT_LIMIT_SECONDS)
