@@ -729,7 +729,13 @@ class MessageStore:
             return known[1]
 
         return TopicQueue(
-            topic, of_topic, lambda: self._log.min_offset, self._dispatched_end, self.refresh, self.config.cache
+            topic,
+            of_topic,
+            lambda: len(queues.queue_ids(topic)),
+            lambda: self._log.min_offset,
+            self._dispatched_end,
+            self.refresh,
+            self.config.cache,
         )
 
     @property

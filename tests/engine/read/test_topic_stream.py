@@ -216,13 +216,27 @@ def test_half_of_a_run_is_not_merged_while_it_is_dealt_to_the_queues(
         assert text_of(store) == text + b"".join(lines)
 
 
-def test_what_is_not_merged_yet_takes_long(tmp_path: Path) -> None:
+def test_what_is_not_merged_yet_takes_long_where_many_queues_must_be_opened(tmp_path: Path) -> None:
+    count = topic_queue.QUICK_QUEUES + 1
     with opened(tmp_path) as store:
-        store.put(Message("t", b"x"))
+        store.create_topic("t", count)
+        for queue in range(count):
+            store.put(Message("t", b"x"), queue)
+    with opened(tmp_path) as store:
         with nonblocking(), pytest.raises(WouldBlock):
             store.topic_stream("t")
         assert store.topic_queue("t").unmerged > 1 << 20
         assert store.topic_queue("t").merge_until()
         assert store.topic_queue("t").unmerged == 0
         with nonblocking():
-            assert store.topic_stream("t").size == 2
+            assert store.topic_stream("t").size == 2 * count
+
+
+@pytest.mark.parametrize("mode", [OpenMode.WRITE, OpenMode.READ_ONLY])
+def test_a_topic_of_few_queues_is_merged_at_once(tmp_path: Path, mode: OpenMode) -> None:
+    with opened(tmp_path) as store:
+        store.create_topic("t", topic_queue.QUICK_QUEUES)
+        for queue in range(topic_queue.QUICK_QUEUES):
+            store.put(Message("t", b"x"), queue)
+    with opened(tmp_path, mode=mode) as store, nonblocking():
+        assert store.topic_stream("t").size == 2 * topic_queue.QUICK_QUEUES
