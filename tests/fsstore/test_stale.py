@@ -9,7 +9,7 @@ import pytest
 
 from engine import Message, MessageStore
 from fsstore.interface import ROOT_INODE, FilesystemError
-from tests.fsstore.conftest import Mount, expire, one_a_file
+from tests.fsstore.conftest import Mount, expire, one_a_file, patiently
 
 
 @one_a_file
@@ -92,10 +92,13 @@ def test_topics_that_came_are_not_named_and_no_other_is_asked(
             lambda: store.create_topics({"bills": 1, "letters": 2}),
             lambda: store.grow_topic("orders", 7),
             lambda: store.put(Message("made", b"by a message")),
+            lambda: patiently(mount.fs.mkdir, ROOT_INODE, b"by-mkdir"),
+            lambda: patiently(mount.fs.mkdir, mount.stat("by-mkdir").inode, b"7"),
         ):
             make()
             assert mount.fs.topics_changed() == []
-    assert mount.stat("orders/6")
+        for path in ("orders/6", "bills/append", "letters.log", "made/0.log", "by-mkdir/7"):
+            assert mount.stat(path)
 
 
 def test_a_forgotten_directory_is_found_again(mount: Mount, store: MessageStore) -> None:
