@@ -50,7 +50,7 @@ class Snapshot(Listing):
     def read(self, position: int, limit: int, *, with_attributes: bool = True) -> list[DirectoryEntry]:
         """Up to `limit` entries after `position`. ENOENT if none of the names exists any more: readdir(3) takes this
         for the end, and the kernel does not cache it."""
-        entries, passed = describe_some(self._directory, self._names, position, limit)
+        entries, passed = describe_some(self._directory.describe, self._names, position, limit)
         self.has_gaps |= len(entries) < passed
         if not entries and position == 0:
             raise FilesystemError(errno.ENOENT)

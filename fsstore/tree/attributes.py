@@ -109,7 +109,12 @@ class AttributeFactory:
 
     def name_of_file(self, shown_inode: int) -> Attributes:
         """A name of a regular file in a listing, without attributes: the kernel looks it up."""
-        return self._uncached(0, stat.S_IFREG | 0o444, 0, self.started_ns)._replace(shown_inode=shown_inode)
+        mode = stat.S_IFREG | 0o444
+        return Attributes(0, mode, 0, self.started_ns, 1, self._uid, self._gid, 0, 0, shown_inode)
+
+    def name_of_directory(self, shown_inode: int) -> Attributes:
+        """As `name_of_file`, of a directory."""
+        return Attributes(0, self._directory_mode, 0, self.started_ns, 2, self._uid, self._gid, 0, 0, shown_inode)
 
     def link(self, inode: int, target: bytes, mtime_ms: int | None = None) -> Attributes:
         """A symbolic link, whose target may change at any moment."""

@@ -13,7 +13,7 @@ from fsstore.tree.append import AppendFile
 from fsstore.tree.computed_links import KeysDirectory, look_up_queue_link, register_links
 from fsstore.tree.deferred import in_thread
 from fsstore.tree.drop import DROP, DropBoxes
-from fsstore.tree.inodes import Maker, NodeKey, shown_append_inode
+from fsstore.tree.inodes import Maker, NodeKey, shown_append_inode, shown_topic_inode
 from fsstore.tree.listing import Listing, QueueListing
 from fsstore.tree.messages import MessageFiles
 from fsstore.tree.names import (
@@ -166,6 +166,16 @@ class RootDirectory(Directory):
             raise not_found()
         return self._tree.streams.listed(streamed, None)
 
+    def describe_name(self, name: bytes) -> Attributes:
+        """No topic is looked up for it, so that a listing of thousands makes nothing that stays."""
+        topic, has_topic = from_name(name), self._context.store.has_topic
+        if name not in self._special and has_topic(topic):
+            return self._context.attribute_factory.name_of_directory(shown_topic_inode(topic))
+        streamed = topic.removesuffix(".log")
+        if name in self._special or not has_topic(streamed):
+            return self.describe(name)
+        return self._tree.streams.listed(streamed, None)
+
     def names(self) -> Sequence[bytes]:
         topics = [name for name in map(to_name, self._context.store.topics()) if name not in self._special]
         taken = {*topics, *self._special}
@@ -197,10 +207,14 @@ class TopicDirectory(Directory):
         self._tree = tree
         self._streams = tree.streams
         self._topic = topic
+        self._shown_inode = shown_topic_inode(topic)
 
     @property
     def path(self) -> str:
         return self._topic
+
+    def attributes(self) -> Attributes:
+        return super().attributes()._replace(shown_inode=self._shown_inode)
 
     def lookup(self, name: bytes) -> Attributes:
         if name.startswith(APPEND):

@@ -3,8 +3,8 @@
     bit 62 | physical offset      a message file     bit 61 | physical offset      keys/<key>: a link to the message,
 from one folder below the topic     bit 60 | physical offset      keys/<key>@all/<queue>-<offset>: a link to the
 message, from two folders below     bit 59 | directory, name      the number that stat shows for an `append`; no inode
-has it     bit 58 | hash                 the number that stat shows for a stream (topic, queue, first offset) or for a
-report in                                   `@store`; no inode has it     below                         topics, queues,
+has it     bit 58 | hash                 the number that stat shows for a topic, for a stream (topic, queue, first
+offset) or for a report in                  `@store`; no inode has it     below                         topics, queues,
 streams, append files, reports: numbers from a table, never reused
 
 So a million messages that the kernel has looked up take no memory here, and a number never changes its message. The
@@ -70,6 +70,11 @@ def shown_append_inode(directory_inode: int, name: bytes) -> int:
 def shown_stream_inode(topic: str, queue: int | None, first_offset: int) -> int:
     """The number that stat shows for a queue's stream from `first_offset` on, or for a topic's stream (no queue)."""
     return _shown_as(f"{topic}/{queue}/{0 if queue is None else first_offset}")
+
+
+def shown_topic_inode(topic: str) -> int:
+    """The number that stat shows for a topic's directory."""
+    return _shown_as(f"{topic}/")
 
 
 def shown_report_inode(path: str) -> int:

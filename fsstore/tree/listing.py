@@ -63,6 +63,8 @@ class Described(Protocol):
 
     def describe(self, name: bytes) -> Attributes: ...
 
+    def describe_name(self, name: bytes) -> Attributes: ...
+
 
 class NamesListing(Listing):
     """The names of a directory when the listing began, without those that were removed since."""
@@ -80,7 +82,8 @@ class NamesListing(Listing):
             names = self._collected()
             self._memory.resize(self._bytes_of(names))
             self._names, self._resumes = names, False
-        return describe_some(self._directory, self._names, position, limit)[0]
+        describe = self._directory.describe if with_attributes else self._directory.describe_name
+        return describe_some(describe, self._names, position, limit)[0]
 
     def resume(self) -> None:
         self._resumes = True
@@ -211,7 +214,7 @@ class QueueListing(Listing):
 
 
 def describe_some(
-    directory: Described, names: Sequence[bytes], position: int, limit: int
+    describe: Callable[[bytes], Attributes], names: Sequence[bytes], position: int, limit: int
 ) -> tuple[list[DirectoryEntry], int]:
     """Up to `limit` and MOST_DESCRIBED entries after `position`, none only at the end; and their number of names."""
     limit = min(limit, MOST_DESCRIBED)
@@ -219,16 +222,16 @@ def describe_some(
     begin = position
     while not entries and position < len(names):
         some = names[position : position + limit]
-        entries = _described(directory, some, position)
+        entries = _described(describe, some, position)
         position += len(some)
     return entries, position - begin
 
 
-def _described(directory: Described, names: Sequence[bytes], position: int) -> list[DirectoryEntry]:
+def _described(describe: Callable[[bytes], Attributes], names: Sequence[bytes], position: int) -> list[DirectoryEntry]:
     entries = []
     for next_position, name in enumerate(names, position + 1):
         try:
-            entries.append(DirectoryEntry(name, directory.describe(name), next_position))
+            entries.append(DirectoryEntry(name, describe(name), next_position))
         except (FilesystemError, StoreError):  # removed, or unreadable: a listing shows the others
             continue
     return entries

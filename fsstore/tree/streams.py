@@ -162,7 +162,11 @@ class IdleStream(StreamFile):
     @property
     def is_exact(self) -> bool:
         """Whether the kernel knows the present size. False if computing it would take long."""
-        return self._is_settled.is_set() and quick_size(self._stream) == self.known_bytes
+        return self.is_known(quick_size(self._stream))
+
+    def is_known(self, size: int | None) -> bool:
+        """Whether the kernel knows that size."""
+        return size == self.known_bytes and self._is_settled.is_set()
 
     def tell(self, size: int, notify: Callable[[int], bool]) -> None:
         """Set a larger size in the kernel by `notify(size)`, which may wait for a reader that waits for us; False from
@@ -304,7 +308,7 @@ class StreamTable:
         size = quick_size(stream) if self._is_idle(origin, newest_ms) else None
         if size is not None:
             idle = self._idle(origin, stream, size)
-            if idle.is_exact:
+            if idle.is_known(size):
                 return idle, newest_ms
             self._note_outdated(idle)
         key = NodeKey(StreamFile, *origin.key, stream.first_offset)
@@ -323,7 +327,7 @@ class StreamTable:
     def _idle(self, origin: Origin, stream: QueueStream, size: int) -> IdleStream:
         """The file of an idle stream. If the kernel knows none, it is a new one, which needs no notice."""
         node = self._named_idle(origin, stream, size)
-        if not node.is_exact and self._context.inodes.drop_unknown(node.inode):
+        if not node.is_known(size) and self._context.inodes.drop_unknown(node.inode):
             node = self._named_idle(origin, stream, size)
         return node
 

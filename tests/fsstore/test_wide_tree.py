@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from engine import Expired, Message, MessageStore
+from fsstore.interface import ROOT_INODE
 from tests.fsstore.conftest import Mount, open_small
 from tests.steps import require_flat, steps
 
@@ -55,3 +57,19 @@ def test_a_topic_that_was_made_is_found_without_a_list_of_all(mount: Mount, stor
         with listings["topics"], listings["queues"]:
             visit(mount, f"topic-{number}")
             mount.publish(f"topic-{number}/append", b"line\n")
+
+
+def test_a_listing_of_names_makes_no_nodes_and_shows_the_inodes_of_stat(mount: Mount, store: MessageStore) -> None:
+    for number in range(FEW):
+        store.create_topic(f"topic-{number}", 1)
+    known = set(mount.fs._inodes.nodes)
+    handle, position, shown = mount.fs.opendir(ROOT_INODE).handle, 0, dict[bytes, tuple[int, int]]()
+    while batch := mount.fs.readdir(handle, position, 7, with_attributes=False):
+        assert isinstance(batch, list)
+        shown |= {name: (attributes.st_ino, stat.S_IFMT(attributes.mode)) for name, attributes, _ in batch}
+        position = batch[-1].next_position
+    assert set(mount.fs._inodes.nodes) == known
+    assert len(shown) == 2 + 2 * FEW
+    for name, found in shown.items():
+        attributes = mount.stat(name)
+        assert found == (attributes.st_ino, stat.S_IFMT(attributes.mode))

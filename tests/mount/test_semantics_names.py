@@ -27,8 +27,10 @@ def test_the_tree(mount: Mounted, topic: Path) -> None:
     and `keys`."""
     listed = {entry.name: entry for entry in os.scandir(mount.root)}
     assert {"@store", topic.name, f"{topic.name}.log"} <= listed.keys()
+    assert listed[topic.name].is_dir()
     assert listed[f"{topic.name}.log"].is_file()
-    assert listed[f"{topic.name}.log"].stat().st_ino == listed[f"{topic.name}.log"].inode()
+    for name in (topic.name, f"{topic.name}.log"):
+        assert listed[name].stat().st_ino == listed[name].inode()
     queues = {name for queue in range(4) for name in (f"{queue}", f"{queue}.log")}
     assert set(os.listdir(topic)) == {"append", "drop", "keys"} | queues
 
