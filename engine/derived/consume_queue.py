@@ -96,6 +96,11 @@ class ConsumeQueue(QueueEnd):
         """The queue offset that the next entry gets."""
         return self._max
 
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Queue offsets of the first entry in the files (after the last missing one), and of the next entry."""
+        return self._first if self.files.first else self._max, self._max
+
     def _find_min_offset(self) -> int:
         """Compute `min_offset`."""
         found = self._min = self._find_min(self._first)

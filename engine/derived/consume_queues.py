@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -24,12 +24,14 @@ from engine.errors import ReadError, RefusedReadError
 from engine.events import Expired
 from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue, Unflushed
-from engine.files.file_scan import folders_in
+from engine.files.file_scan import file_name, folders_in
 from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
 from engine.files.paths import open_folder, remove_tree, require_held
 from engine.files.watch import Watch
 from engine.log.entries import ENTRY, ENTRY_STRUCT, Entries
+from engine.log.evidence import Extents
+from engine.record.kernel.folders import read_ends
 from engine.results import QueueState
 
 Key = tuple[str, int]
@@ -72,12 +74,18 @@ class ConsumeQueues:
         self.by_key: dict[Key, ConsumeQueue] = {}
         """The queues opened so far. Callers must not change it."""
         self._scan = access is Access.READ
-        self._closed_at: tuple[Mapping[Key, int], int] | None = None
+        self.at_rest: Extents = {}
+        """Extents, by a mark, of queues that were not opened since. Of queues that are open it may say anything."""
+        self._rest_end: int | None = None
+        """If set, each queue is open or `at_rest`, and those at rest lead to records before this physical offset."""
+        self.multi_dispatch = False
+        """Whether records may have secondary slots, as recovery found, or a mark says."""
         self._is_made_here = False
         self._removed: set[str] = set()  # topics whose files remain, because access forbids deleting them
         self._min_physical = 0
         self._to_expire: list[ConsumeQueue] = []
         self._expired: list[Expired] = []
+        self._shortened: set[ConsumeQueue] = set()
         self._refreshed: list[Key] = []
         self._due: dict[Key, None] = {}
         """FOLLOW: queues that the next refresh looks at, in this order."""
@@ -97,9 +105,12 @@ class ConsumeQueues:
     def load(self) -> None:
         """List the queues in the directory. No queue file is read."""
         with self._lock:
-            if self.access is Access.WRITE and self._folder is None and self.directory.is_dir():
-                self._folder = open_folder(self.directory)
-            self._list(())
+            if self.access is Access.READ:
+                self._list(())
+            elif self.directory.is_dir():  # no other process changes it, so it is not watched
+                self._folder = self._folder or open_folder(self.directory)
+                for name in folders_in(self.directory):
+                    self._take_ids(name, _queue_ids(f"{self.directory}/{name}"))
             self.generation += 1
 
     def _list(self, topics: Iterable[str]) -> list[str]:
@@ -114,7 +125,7 @@ class ConsumeQueues:
                 topics = names
             listed = [name for name in topics if name in self._watches and self._watches[name].changed()]
             for name in listed:
-                self._take_ids(name, _queue_ids(self.directory / name))
+                self._take_ids(name, _queue_ids(f"{self.directory}/{name}"))
         except OSError:
             for watch in (self._watch, *self._watches.values()):
                 watch.forget()
@@ -145,6 +156,11 @@ class ConsumeQueues:
     def has_topic(self, topic: str) -> bool:
         """Whether the topic has a queue."""
         return bool(self._ids.get(topic))
+
+    def ids(self) -> dict[str, list[int]]:
+        """Queue ids by topic."""
+        with self._lock:
+            return {topic: list(ids) for topic, ids in self._ids.items()}
 
     def queue_ids(self, topic: str) -> list[int]:
         """Queue ids of a topic, ascending; empty for an unknown one."""
@@ -229,18 +245,21 @@ class ConsumeQueues:
                 queue.make = make
 
     def _find_end(self, queue: ConsumeQueue) -> None:
-        next_offsets, physical_end = self._closed_at or ({}, 0)
-        next_offset = next_offsets.get((queue.topic, queue.queue_id))
-        if next_offset is None:
+        extent = self._rest_of(queue.topic, queue.queue_id)
+        if extent is None or self._rest_end is None:
             queue.recover(self._scan)
         else:
-            queue.resume(next_offset, physical_end)
+            queue.resume(extent[1], self._rest_end)
+
+    def _rest_of(self, topic: str, queue_id: int) -> tuple[int, int] | None:
+        """The extent, by a mark, of a queue that was not opened since; None if it is unknown."""
+        return self.at_rest.get(topic, {}).get(queue_id) if self._rest_end is not None else None
 
     def _open_all(self) -> None:
-        """Open the queues that are not open yet."""
+        """Open the queues that are neither open nor at rest."""
         with self._lock, uncollected():
             for key in self._keys():
-                if key in self.by_key:
+                if key in self.by_key or key[1] in self.at_rest.get(key[0], ()):
                     continue
                 try:
                     queue = self._found(key)
@@ -254,14 +273,10 @@ class ConsumeQueues:
                 self.by_key[queue.topic, queue.queue_id] = queue
 
     def open_long(self) -> None:
-        """Open the queues that have more than one file. After a clean close no other folder is listed. OSError."""
-        next_offsets, _ = self._closed_at or ({}, 0)
-        file_entries = self.file_bytes // ENTRY.itemsize
+        """Open the queues that have more than one file. Folders of queues at rest are not listed. OSError."""
         with self._lock:
-            keys = [key for key in self._keys() if key not in self.by_key]
+            keys = [key for key in self._keys() if key not in self.by_key and not self._rests_in_one_file(key)]
         for topic, queue_id in keys:
-            if next_offsets.get((topic, queue_id), file_entries + 1) <= file_entries:
-                continue
             with suppress(FileNotFoundError):  # retention or a deletion took it meanwhile
                 if len(os.listdir(self.directory / topic / str(queue_id))) > 1:
                     self.get(topic, queue_id)
@@ -280,9 +295,9 @@ class ConsumeQueues:
 
     def _state_of_closed(self, key: Key) -> QueueState:
         if self._visible_end is None:
-            max_offset = self._closed_at[0].get(key) if self._closed_at is not None else None
+            extent = self._rest_of(*key)
             directory = Path(f"{self.directory}/{key[0]}/{key[1]}")
-            found = glimpse(directory, self.file_bytes, max_offset, self._min_physical)
+            found = glimpse(directory, self.file_bytes, extent[1] if extent else None, self._min_physical)
             if found is not None:
                 return QueueState(*key, *found)
         queue = self._ready(key)
@@ -306,6 +321,34 @@ class ConsumeQueues:
             with suppress(RefusedReadError):
                 yield newest(key)
 
+    def leading_into(self, start: int, end: int) -> Iterator[ConsumeQueue]:
+        """The queues that may lead to records in [start, end), physical offsets. Those that are not open are closed
+        again after their turn. ReadError, OSError."""
+        with self._lock:
+            keys = self._keys()
+        for key in keys:
+            queue = self.by_key.get(key)
+            if queue is not None:
+                yield queue
+            elif key[1] in self._ids.get(key[0], ()) and self._may_lead_into(key, start, end):
+                queue = self._found(key)
+                try:
+                    yield queue
+                finally:
+                    queue.close()
+
+    def _may_lead_into(self, key: Key, start: int, end: int) -> bool:
+        """Whether a queue that is not open may lead to records in [start, end), by its oldest and newest entry."""
+        extent = self._rest_of(*key)
+        if extent is None or self._folder is None or not self._rests_in_one_file(key):
+            return True
+        path = f"{key[0]}/{key[1]}/{file_name(extent[0] * ENTRY.itemsize)}"
+        ends = read_ends(self._folder, os.fsencode(path), (extent[1] - extent[0]) * ENTRY.itemsize, ENTRY.itemsize)
+        if len(ends) < 2 * ENTRY.itemsize:
+            return True
+        (oldest, _, _), (newest, _, _) = ENTRY_STRUCT.iter_unpack(ends)
+        return bool(newest >= start and oldest < end)
+
     def _keys(self) -> list[Key]:
         return [(topic, queue_id) for topic in sorted(self._ids) for queue_id in sorted(self._ids[topic])]
 
@@ -324,23 +367,49 @@ class ConsumeQueues:
 
     # recovery and retention
 
-    def recover(self, scan: bool) -> int:
+    def recover(self, scan: bool, at_rest: Extents | None = None, rest_end: int = 0) -> int:
         """Find every queue's end; return the highest physical end (-1: all are empty).
 
-        Without `scan` (after a clean close) each end is found at the queue's first use, and -1 is returned. WRITE:
+        Without `scan` (after a clean close) each end is found at the queue's first use, and -1 is returned. Queues
+        `at_rest`, which lead to records before the physical offset `rest_end`, are not opened, and not counted. WRITE:
         files without a byte are deleted.
         """
-        self._scan, self._closed_at = scan or self.access is Access.READ, None
+        self._scan = scan or self.access is Access.READ
+        self.at_rest, self._rest_end = at_rest or {}, None if at_rest is None else rest_end
         if not scan:
             return -1
         self._open_all()
-        for queue in self:
+        for queue in self.opened():
             queue.files.drop_empty()
-        return max((queue.physical_end for queue in self), default=-1)
+        return max((queue.physical_end for queue in self.opened()), default=-1)
 
-    def resume(self, next_offsets: Mapping[Key, int], physical_end: int) -> None:
-        """Take the next offsets, and the log's physical end, from a clean mark. A queue's first use checks its end."""
-        self._scan, self._closed_at = False, (next_offsets, physical_end)
+    def resume(self, extents: Extents, physical_end: int) -> None:
+        """Take the extents, and the log's physical end, from a clean mark. A queue's first use checks its end."""
+        self._scan, self.at_rest, self._rest_end = False, extents, physical_end
+
+    def reaching(self, physical_end: int) -> Iterable[ConsumeQueue]:
+        """The queues that may lead to records that end after `physical_end`: not those at rest before it."""
+        is_behind_all = self._rest_end is not None and physical_end >= self._rest_end
+        return self.opened() if is_behind_all else self
+
+    def extent(self, topic: str, queue_id: int) -> tuple[int, int] | None:
+        """A queue's extent, by the mark if it is at rest; None if it does not exist."""
+        is_closed = (topic, queue_id) not in self.by_key and queue_id in self._ids.get(topic, ())
+        known = self._rest_of(topic, queue_id) if is_closed else None
+        if known is not None:
+            return known
+        queue = self.get(topic, queue_id)
+        return queue.extent if queue is not None else None
+
+    def note_extents(self) -> Extents:
+        """Every queue's extent now, which counts from now on for those at rest."""
+        found: Extents = {}
+        for topic, queue_id in self._keys():
+            extent = self.extent(topic, queue_id)
+            if extent is not None:
+                found.setdefault(topic, {})[queue_id] = extent
+        self.at_rest = found
+        return found
 
     def remove_deleted(self, until: Callable[[str], int], forget: Callable[[str], None]) -> None:
         """Finish deletions that a crash interrupted: remove the topics with entries for records before `until(topic)`,
@@ -356,7 +425,7 @@ class ConsumeQueues:
 
     def truncate(self, physical_end: int) -> int:
         """Drop entries of records that end after `physical_end` from all queues; return their number."""
-        return sum(queue.truncate(physical_end) for queue in self)
+        return sum(queue.truncate(physical_end) for queue in self.reaching(physical_end))
 
     def expire(self, min_physical_offset: int) -> list[Expired]:
         """Move the opened queues to a log that begins at `min_physical_offset`; return the expired ranges. After an
@@ -396,8 +465,35 @@ class ConsumeQueues:
         return found
 
     def delete_expired(self, now_ms: int) -> int:
-        """Delete expired files of all queues; return their number. OSError."""
-        return sum(queue.delete_expired(now_ms) for queue in self)
+        """Delete expired files of all queues; return their number. Queues at rest with one file, which stays, are not
+        opened. OSError."""
+        deleted = 0
+        for queue in self._with_several_files():
+            files = queue.files.files
+            try:
+                deleted += queue.delete_expired(now_ms)
+            finally:
+                if queue.files.files != files:
+                    self._shortened.add(queue)
+        return deleted
+
+    def _with_several_files(self) -> Iterator[ConsumeQueue]:
+        """The queues that may have more than one file."""
+        with self._lock:
+            keys = [key for key in self._keys() if key in self.by_key or not self._rests_in_one_file(key)]
+        for key in keys:
+            queue = self.get(*key)
+            if queue is not None and len(queue.files.files) > 1:
+                yield queue
+
+    def _rests_in_one_file(self, key: Key) -> bool:
+        extent = self._rest_of(*key)
+        return extent is not None and (extent[1] - extent[0]) * ENTRY.itemsize <= self.file_bytes
+
+    def take_shortened(self) -> set[ConsumeQueue]:
+        """The queues that lost files to `delete_expired` since the last call."""
+        taken, self._shortened = self._shortened, set()
+        return taken
 
     def sweep(self, now_ms: int, forced_interval_ms: int) -> None:
         """Unmap deleted files that have no readers any more, or were deleted `forced_interval_ms` ago."""
@@ -541,6 +637,7 @@ class ConsumeQueues:
         """Delete the files and directories of a topic's queues, durably after `sync_names`. OSError."""
         with self._lock:
             ids = self._ids.pop(topic, set())
+            self.at_rest.pop(topic, None)
             self.generation += 1
             self.removals += 1
             for queue_id in ids:
@@ -575,6 +672,6 @@ def _state_of(queue: ConsumeQueue) -> QueueState:
     return QueueState(queue.topic, queue.queue_id, min_offset, max_offset, len(queue.files.files))
 
 
-def _queue_ids(directory: Path) -> set[int]:
+def _queue_ids(directory: str) -> set[int]:
     names = folders_in(directory)
     return {int(name) for name in names if name.isascii() and name.isdecimal() and str(int(name)) == name}

@@ -71,19 +71,22 @@ def newest_in_place(log: CommitLog, queue: ConsumeQueue) -> bool:
 
 
 def shows_multi_dispatch(log: CommitLog, queues: ConsumeQueues, begin: int) -> bool:
-    """Whether multi-dispatch filled any of the queues. Entries are the proof, because no publisher can make them: the
-    newest of each queue are checked, and entries that share a record from the physical offset `begin` on."""
-    return any(_holds_secondary_slots(log, queue) for queue in queues) or _shares_records(log, queues, begin)
+    """Whether multi-dispatch filled any of the queues that may lead to records from the physical offset `begin` on.
+    Entries are the proof, because no publisher can make them: the newest of each queue are checked, and entries that
+    share a record from `begin` on."""
+    reaching = list(queues.reaching(begin))
+    return any(_holds_secondary_slots(log, queue) for queue in reaching) or _shares_records(log, queues, begin)
 
 
 def _shares_records(log: CommitLog, queues: ConsumeQueues, begin: int) -> bool:
     """Whether two queues lead to a record from `begin` on that names a secondary slot there."""
-    if sum(queue.max_offset > queue.first_offset for queue in queues) < 2:
+    reaching = list(queues.reaching(begin))
+    if sum(queue.max_offset > queue.first_offset for queue in reaching) < 2:
         return False
     bounds = [(max(file.start, begin), file.start + file.size) for file in log.files.files]
     bounds = [(start, end) for start, end in bounds if start < end]
     last = bounds[-1][1] if bounds else 0
-    for starts, _ in entries_by_file(queues, bounds, last):
+    for starts, _ in entries_by_file(reaching, bounds, last):
         for start in np.unique(starts[1:][starts[1:] == starts[:-1]]).tolist():
             for claimed in _claimed_slots(log, start):
                 queue = queues.get(claimed.topic, claimed.queue_id)

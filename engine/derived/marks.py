@@ -8,42 +8,54 @@ is written after the flush. After a crash, data before it is trusted and data af
 touches `lock`, which invalidates it. `newest` is the physical offset, size and CRC of the last record before it: if the
 bytes there have another CRC, that record is damaged.
 
+The first line of its file has every queue. Each later flush adds a line with the queues that changed, until these lines
+are as long as the first one. A reader takes the lines up to the first that is torn.
+
 With the clean mark, opening reads no record: it only compares each file's size and time. The mark is removed, durably,
 before the store is written, and is ignored if any file has changed.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import ReadError, RefusedReadError
-from engine.files.disk import Disk, read_own_file, whole_number, write_own_file
+from engine.errors import ObstructedError, ReadError, RefusedReadError
+from engine.files.disk import (
+    MOST_BYTES,
+    Disk,
+    append_durably,
+    read_own_file,
+    whole_number,
+    write_own_content,
+    write_own_file,
+)
 from engine.files.layout import StoreLayout
-from engine.log.evidence import Covered
+from engine.files.paths import open_folder, read_file
+from engine.log.evidence import Covered, Extents
 from engine.record.kernel.crc import crc32
 from engine.record.kernel.files import read_through
+from engine.record.kernel.folders import files_below
 from engine.results import DamagedRange, DamageKind, NewestRecord
 
 if TYPE_CHECKING:
-    from engine.derived.consume_queue import ConsumeQueue
     from engine.log.commit_log import CommitLog
     from engine.log.unread import Range
+    from engine.record.kernel.folders import Members
 
 VERSION = 1
 EARLIEST = -1 << 63
 """Lowest time: times may lie before 1970."""
 
-QueueExtents = Mapping[str, Mapping[int, tuple[int, int]]]
-"""First and next queue offset, by topic and queue id."""
-
-Stamp = tuple[int, int]
-"""Size in bytes and modification time in ns."""
-
 STAMPED_FOLDERS = ("consumequeue", "index")
+
+LEAST_LINES_BYTES = 64 << 10
+"""Bytes of lines that may always follow a whole recovery point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +65,23 @@ class RecoveryPoint:
     `log_begin` is the log's first offset then. `newest` is the newest record: offset, size, store time in ms, CRC of
     all its bytes. `queues` has each queue's first offset in its files, and its next one. `index_physical_offset` is
     that of the newest record with a key in the index, `index_files` the names of its files, oldest first. The disk
-    refused the log's `unread` ranges: no data is derived from them.
+    refused the log's `unread` ranges: no data is derived from them. Files of queues that are newer than `time_ns`, in
+    epoch ns, may have changed since. `multi_dispatch`: records may have secondary slots.
+
+    In a line that adds to a point, `queues` are those that changed, and topics that are `gone` had queues before.
     """
 
     physical_end: int
     log_begin: int = 0
     newest: tuple[int, int, int, int] | None = None
     lock_mtime_ns: int = 0
-    queues: QueueExtents = field(default_factory=dict)
+    queues: Extents = field(default_factory=dict)
     index_physical_offset: int = -1
     index_files: tuple[str, ...] = ()
     unread: tuple[Range, ...] = ()
+    time_ns: int = 0
+    multi_dispatch: bool = False
+    gone: tuple[str, ...] = ()
 
     @property
     def newest_record(self) -> NewestRecord | None:
@@ -75,10 +93,14 @@ class RecoveryPoint:
         """Store time of the newest record in ms; 0 without one."""
         return self.newest[2] if self.newest else 0
 
-    @property
-    def covered(self) -> Covered:
-        """The evidence in this point."""
-        ends = {(topic, one): end for topic, extents in self.queues.items() for one, (_, end) in extents.items()}
+    def covered(self, at_rest: Extents) -> Covered:
+        """The evidence in this point, without the queues `at_rest`."""
+        ends = {
+            (topic, one): end
+            for topic, extents in self.queues.items()
+            for one, (_, end) in extents.items()
+            if one not in at_rest.get(topic, ())
+        }
         newest = self.newest_record
         return Covered(self.physical_end, ends, newest.end if newest else -1)
 
@@ -104,11 +126,6 @@ class RecoveryPoint:
         return [DamagedRange(start, start + size, reason, DamageKind.UNREADABLE, store_time_ms)]
 
 
-def queue_extent(queue: ConsumeQueue) -> tuple[int, int]:
-    """Queue offsets of the first entry in a queue's files (after the last missing one), and of its next entry."""
-    return queue.first_offset if queue.files.first else queue.max_offset, queue.max_offset
-
-
 def record_crc(log: CommitLog, physical_offset: int, size: int) -> int | None:
     """CRC-32 of all bytes of a record, None if it is unreadable."""
     try:
@@ -130,7 +147,28 @@ def _refusal(log: CommitLog, physical_offset: int, size: int) -> str | None:
 
 def read_recovery_point(path: Path) -> RecoveryPoint | None:
     """The recovery point at `path`; None if it is missing or malformed."""
-    return parse_recovery_point(read_own_file(path))
+    try:
+        return parse_recovery_points(read_file(path, MOST_BYTES))
+    except (OSError, ObstructedError, ValueError):
+        return None
+
+
+def parse_recovery_points(content: bytes) -> RecoveryPoint | None:
+    """The newest recovery point in the lines of a file, with every queue; None if the first line is malformed."""
+    newest, queues = None, Extents()
+    for line in content.splitlines():
+        try:
+            found = parse_recovery_point(json.loads(line))
+        except (ValueError, RecursionError):
+            break
+        if found is None:
+            break
+        for topic in found.gone:
+            queues.pop(topic, None)
+        for topic, extents in found.queues.items():
+            queues[topic] = {**queues.get(topic, {}), **extents}
+        newest = found
+    return replace(newest, queues=queues, gone=()) if newest is not None else None
 
 
 def parse_recovery_point(stored: Any) -> RecoveryPoint | None:
@@ -152,6 +190,9 @@ def parse_recovery_point(stored: Any) -> RecoveryPoint | None:
             index_physical_offset=whole_number(stored["index_physical_offset"], -1),
             index_files=tuple(str(name) for name in stored["index_files"]),
             unread=tuple((whole_number(start), whole_number(end)) for start, end in stored.get("unread", ())),
+            time_ns=whole_number(stored.get("time_ns", 0)),
+            multi_dispatch=bool(stored.get("multi_dispatch", False)),
+            gone=tuple(str(topic) for topic in stored.get("gone", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
@@ -166,54 +207,93 @@ def _newest(stored: Any) -> tuple[int, int, int, int] | None:
 
 def recovery_point_object(point: RecoveryPoint) -> dict[str, Any]:
     """The recovery point as a JSON object."""
-    return {"version": VERSION, **asdict(point)}
+    return {"version": VERSION, **{one.name: getattr(point, one.name) for one in fields(point)}}
 
 
-def write_recovery_point(path: Path, point: RecoveryPoint, disk: Disk) -> None:
-    """Store the recovery point durably. The data it covers must be on disk already. OSError."""
-    write_own_file(path, recovery_point_object(point), disk)
+class RecoveryPointFile:
+    """Stores the recovery points of one writer. Thread safety: one caller at a time."""
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        self._path = path
+        self._disk = disk
+        self._room_bytes = 0
+        """Bytes of lines that may follow what is there."""
+
+    def write_all_next(self) -> None:
+        """Store all queues at the next call of `write`."""
+        self._room_bytes = 0
+
+    def write(self, point: RecoveryPoint, queues: Callable[[], Extents]) -> None:
+        """Store the recovery point durably. The data it covers must be on disk already. Its `queues` are those that
+        changed since the last call; `queues()` has all. OSError: the next call stores all."""
+        line, room_bytes = _line(point), self._room_bytes
+        self._room_bytes = 0  # until it is there
+        if len(line) <= room_bytes:
+            append_durably(self._path, line, self._disk)
+            self._room_bytes = room_bytes - len(line)
+        else:
+            whole = _line(replace(point, queues=queues(), gone=()))
+            write_own_content(self._path, whole, self._disk)
+            self._room_bytes = max(len(whole), LEAST_LINES_BYTES)
+
+
+def _line(point: RecoveryPoint) -> bytes:
+    return json.dumps(recovery_point_object(point), separators=(",", ":")).encode() + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
 class CleanMark:
-    """The recovery point of the close, and each file's stamp by its path below the store, or its absolute path."""
+    """The recovery point of the close, and the digest of all files then."""
 
     point: RecoveryPoint
-    files: dict[str, Stamp]
+    files: str
 
 
-def stamp_files(layout: StoreLayout) -> dict[str, Stamp]:
-    """Stamps of all files of the log and its derived data."""
-    store = layout.root
-    stamps: dict[str, Stamp] = {}
-    for folder in layout.commit_log.folders:
-        _stamp_directory(folder, layout.shown(folder), stamps)
-    for name in STAMPED_FOLDERS:
-        _stamp_directory(store / name, name, stamps)
+def digest_of_files(layout: StoreLayout) -> str:
+    """A digest of the names, sizes and modification times of all files of the log and its derived data. OSError."""
+    digest = blake2b(digest_size=16)
+    folders = [(folder, layout.shown(folder)) for folder in layout.commit_log.folders]
+    folders += [(layout.root / name, name) for name in STAMPED_FOLDERS]
+    for folder, name in folders:
+        for stamps in _stamps_below(folder, name) if folder.is_dir() else ():
+            digest.update("".join(stamps).encode("utf-8", "surrogateescape"))
     if layout.checkpoint.exists():
         status = layout.checkpoint.stat()
-        stamps[layout.checkpoint.name] = (status.st_size, status.st_mtime_ns)
-    return stamps
+        digest.update(f"{layout.checkpoint.name} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
 
 
-def _stamp_directory(directory: Path, name: str, stamps: dict[str, Stamp]) -> None:
+def _stamps_below(folder: Path, path: str) -> Iterator[list[str]]:
+    """A line for each file, in the order of names; a list for each member of the folder. OSError."""
+    descriptor = open_folder(folder)
     try:
-        entries = list(os.scandir(directory))
-    except FileNotFoundError:
-        return
-    for entry in entries:
-        if entry.is_dir():
-            _stamp_directory(Path(entry.path), f"{name}/{entry.name}", stamps)
+        for name in sorted(os.listdir(descriptor)):  # one topic at a time: all together would take much memory
+            try:
+                members = files_below(descriptor, os.fsencode(name))
+            except NotADirectoryError:
+                found = os.stat(name, dir_fd=descriptor)
+                yield [f"{path}/{name} {found.st_size} {found.st_mtime_ns}\n"]
+            else:
+                yield _stamps(members, f"{path}/{name}")
+    finally:
+        os.close(descriptor)
+
+
+def _stamps(members: Members, path: str) -> list[str]:
+    lines: list[str] = []
+    for name, found in sorted(members.items()):
+        if isinstance(found, dict):
+            lines += _stamps(found, f"{path}/{name}")
         else:
-            status = entry.stat()
-            stamps[f"{name}/{entry.name}"] = (status.st_size, status.st_mtime_ns)
+            lines.append(f"{path}/{name} {found[0]} {found[1]}\n")
+    return lines
 
 
 def read_clean_mark(layout: StoreLayout) -> CleanMark | None:
     """The store's clean mark if no file has changed since, else None."""
     try:
         mark = _parse_clean_mark(read_own_file(layout.clean_mark))
-        return mark if mark is not None and mark.files == stamp_files(layout) else None
+        return mark if mark is not None and mark.files == digest_of_files(layout) else None
     except OSError:
         return None
 
@@ -221,8 +301,8 @@ def read_clean_mark(layout: StoreLayout) -> CleanMark | None:
 def _parse_clean_mark(stored: Any) -> CleanMark | None:
     try:
         point = parse_recovery_point(stored["coverage"])
-        files = {str(name): (size, mtime_ns) for name, (size, mtime_ns) in stored["files"].items()}
-    except (KeyError, TypeError, ValueError, AttributeError):
+        files = str(stored["files"])
+    except (KeyError, TypeError):
         return None
     return CleanMark(point, files) if point is not None else None
 

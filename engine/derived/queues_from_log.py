@@ -10,7 +10,6 @@ import numpy as np
 
 from engine.derived.coverage import queues_complete
 from engine.derived.derived import Basis, Losses, Proof
-from engine.derived.marks import queue_extent
 from engine.derived.scanned_rows import consecutive_runs, rows_by_queue
 from engine.errors import QueueGapError
 from engine.log.entries import ENTRY
@@ -58,8 +57,7 @@ class QueuesFromLog:
             if self._deleted.until(topic) >= trusted_end:
                 continue
             for queue_id, extent in extents.items():
-                queue = self._queues.get(topic, queue_id)
-                if queue is None or queue_extent(queue) != extent:
+                if self._queues.extent(topic, queue_id) != extent:
                     return False
         return True
 

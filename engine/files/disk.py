@@ -268,9 +268,25 @@ def remove_file(path: Path, disk: Disk) -> None:
 
 def write_own_file(path: Path, content: Any, disk: Disk) -> None:
     """Store `content` as JSON; makes the directory when it is missing. OSError."""
+    write_own_content(path, json.dumps(content, separators=(",", ":")).encode(), disk)
+
+
+def write_own_content(path: Path, content: bytes, disk: Disk) -> None:
+    """As `write_own_file`, for bytes."""
     for changed in make_directory(path.parent):
         disk.sync_directory(changed)
-    replace_file(path, json.dumps(content, separators=(",", ":")).encode(), disk)
+    replace_file(path, content, disk)
+
+
+def append_durably(path: Path, addition: bytes, disk: Disk) -> None:
+    """Write and sync `addition` behind the bytes of an existing file. OSError: part of it may be there."""
+    descriptor = open_file(path, os.O_RDWR)
+    try:
+        with open(descriptor, "ab", closefd=False) as end:
+            end.write(addition)
+        disk.sync(descriptor, path)
+    finally:
+        os.close(descriptor)
 
 
 def read_own_file(path: Path) -> Any:

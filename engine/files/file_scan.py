@@ -177,15 +177,13 @@ def numbered_files(directory: Path, digits: int = NAME_DIGITS) -> list[Path]:
 
 
 def queue_folders(directory: Path) -> Iterator[Path]:
-    """Folders of queues in the folders of topics, by name."""
-    return (queue for topic in _directories(directory) for queue in _directories(topic))
+    """Folders of queues in the folders of topics, by name. OSError."""
+    for topic in sorted(folders_in(directory)):
+        for queue in sorted(folders_in(directory / topic)):
+            yield directory / topic / queue
 
 
-def _directories(directory: Path) -> list[Path]:
-    return sorted(member for member in directory.iterdir() if member.is_dir()) if directory.is_dir() else []
-
-
-def folders_in(directory: Path) -> list[str]:
+def folders_in(directory: Path | str) -> list[str]:
     """Names of the folders in a directory; none when it is missing. OSError."""
     try:
         with os.scandir(directory) as members:

@@ -19,6 +19,9 @@ from engine.record.header import MAX_OFFSET
 
 Array = np.ndarray[Any, Any]
 
+Extents = dict[str, dict[int, tuple[int, int]]]
+"""Each queue's first queue offset in its files, and its next one, by topic and queue id."""
+
 
 class QueueEntries(Protocol):
     """The part of a consume queue that counts as evidence."""
@@ -68,6 +71,7 @@ class Evidence:
     physical offset `covered_end` is on disk. The log from `own_from` on was written by fsstore and may not be on disk;
     None: the store was closed, or another program wrote it. `runs` holds the entries of each queue. Records before the
     physical offset `deleted_until(topic)` were deleted with their topic: a topic of that name begins again at 0.
+    Further queues are `at_rest`. Their records end at `rest_end` at the latest; -1: there are none.
     """
 
     is_clean: bool = False
@@ -76,6 +80,8 @@ class Evidence:
     queues: Mapping[tuple[str, int], QueueEvidence] = field(default_factory=dict)
     runs: Mapping[tuple[str, int], Sequence[Run]] = field(default_factory=dict)
     deleted_until: Callable[[str], int] = lambda topic: 0
+    at_rest: Extents = field(default_factory=dict)
+    rest_end: int = -1
 
     @cached_property
     def _led_to(self) -> tuple[Array, Array]:
@@ -94,7 +100,7 @@ class Evidence:
     @property
     def dispatched_end(self) -> int:
         """Physical offset just past the last record that an entry leads to; -1: no entry leads to one."""
-        return max((queue_evidence.physical_end for queue_evidence in self.queues.values()), default=-1)
+        return max([self.rest_end, *(queue_evidence.physical_end for queue_evidence in self.queues.values())])
 
     def has_entry(self, physical_offset: int, size: int) -> bool:
         """Whether an entry leads to a record of `size` bytes at `physical_offset`."""
@@ -143,7 +149,10 @@ class Evidence:
     def lacks_entry(self, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Whether the queue held no entry at `queue_offset` when it was opened. Its record may exist without one."""
         queue_evidence = self.queues.get((topic, queue_id))
-        return queue_evidence is None or queue_offset not in queue_evidence.held
+        if queue_evidence is not None:
+            return queue_offset not in queue_evidence.held
+        first, after = self.at_rest.get(topic, {}).get(queue_id, (0, 0))
+        return not first <= queue_offset < after
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +179,14 @@ def read_evidence(
     end: int,
     file_bytes: int,
     deleted_until: Callable[[str], int],
+    at_rest: Extents | None = None,
 ) -> Evidence:
     """The evidence about a log whose files, of `file_bytes` each, end at the physical offset `end`. Its newest files
     may be missing. Entries for records from the physical offset `start` on are kept in memory.
 
     `covered` comes from the mark if that belongs to this log; `clean` means that the last writer closed the store.
-    Call this after the ends of the queues are found, and before anything is cut. `queues` is iterated twice.
+    Further queues are `at_rest`, as in `Evidence`. Call this after the ends of the queues are found, and before
+    anything is cut. `queues` is iterated twice.
     """
     own_from = covered.end if covered is not None and not clean else None
     covered_end = covered.reach(end) if covered is not None else 0
@@ -196,7 +207,9 @@ def read_evidence(
         known = evidence.get(key)
         if known is None or known.next_offset < next_offset:
             evidence[key] = QueueEvidence(next_offset, held=known.held if known is not None else range(0))
-    return Evidence(clean, covered_end, own_from, evidence, _runs(queues, start, end), deleted_until)
+    runs = _runs(queues, start, end)
+    rest_end = covered.newest_end if covered is not None and at_rest else -1
+    return Evidence(clean, covered_end, own_from, evidence, runs, deleted_until, at_rest or {}, rest_end)
 
 
 def with_entries(evidence: Evidence, queues: Iterable[QueueEntries], start: int, end: int) -> Evidence:

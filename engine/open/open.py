@@ -169,7 +169,8 @@ def _open_past_refused(layout: StoreLayout, config: StoreConfig) -> Opened:
 def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
     path = layout.root
     refuse_read_only_end(layout)
-    refuse_unwritable(layout, features_of(layout, read_topics(layout, config)))
+    table = read_topics(layout, config)
+    refuse_unwritable(layout, features_of(layout, table))
     for changed in make_directory(path, keep_owner=False, mode=STORE_MODE):  # a new store is its maker's
         config.disk.sync_directory(changed)
     refuse_obstacles(layout)
@@ -186,7 +187,7 @@ def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
         )
         for folder in layout.commit_log.writable:
             hold.callback(hold_folder(folder))
-        table, notes = _topics_to_write(layout, config)
+        table, notes = _topics_to_write(layout, config, table)
         kind = features_of(layout, table)
         refuse_unwritable(layout, kind)  # now that no other writer can change it
         choice = ChosenSizes(config.sizes or EMBEDDED_SIZES) if new else choose_at(layout, config)
@@ -204,11 +205,12 @@ def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
     return Opened(parts, table, recovered, lock, choice, kind, identity, hold.pop_all().close)
 
 
-def _topics_to_write(layout: StoreLayout, config: StoreConfig) -> tuple[TopicTable, list[str]]:
-    """The table of topics, and notes for the report. A malformed topics.json is moved away, because no topic could be
-    created with it. Topics with messages are then known from their queues; other topics and permissions come from the
-    file's backup, or are lost."""
-    table, notes = read_topics(layout, config), list[str]()
+def _topics_to_write(layout: StoreLayout, config: StoreConfig, table: TopicTable) -> tuple[TopicTable, list[str]]:
+    """`table` as it is under the lock, and notes for the report. A malformed topics.json is moved away, because no
+    topic could be created with it. Topics with messages are then known from their queues; other topics and permissions
+    come from the file's backup, or are lost."""
+    notes: list[str] = []
+    table.reload()
     while table.problem is not None:
         reason = table.problem.reason
         moved = list(quarantine_config(layout, f"config/{layout.topics.name}", config.disk))

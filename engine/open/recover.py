@@ -25,7 +25,8 @@ from engine.derived.checkpoint import read_checkpoint, read_committed_entry
 from engine.derived.coverage import shows_multi_dispatch
 from engine.derived.deleted_topics import DeletedTopics
 from engine.derived.derived import Basis, Derived, Losses
-from engine.derived.marks import QueueExtents, RecoveryPoint, queue_extent, read_clean_mark, read_recovery_point
+from engine.derived.marks import RecoveryPoint, read_clean_mark, read_recovery_point
+from engine.derived.queues_at_rest import queues_at_rest
 from engine.errors import ReadError
 from engine.files.file_queue import FileQueue
 from engine.files.file_scan import written_ns
@@ -33,7 +34,7 @@ from engine.files.layout import StoreLayout
 from engine.files.mapped_file import Access, MappedFile
 from engine.log.commit_log import CommitLog
 from engine.log.entries import ENTRY, Entries
-from engine.log.evidence import Evidence, QueueEvidence, read_evidence, with_entries
+from engine.log.evidence import Evidence, Extents, QueueEvidence, read_evidence, with_entries
 from engine.log.scan import Known, LogScan
 from engine.log.sequence import SPARE, Seed, Suspect
 from engine.log.tombstone import fits_tombstone, keep_bytes, write_tombstone
@@ -82,7 +83,7 @@ class RecoveryResult:
 
     report: RecoveryReport
     newest: NewestRecord | None
-    queues: QueueExtents
+    queues: Extents
     trusted_end: int = 0
     was_clean: bool = False
     unread: tuple[Range, ...] = ()
@@ -148,14 +149,16 @@ def evidence_at_rest(
 ) -> Evidence:
     """The evidence about the log of a store that no process writes, after its queues' ends were found. Entries for
     records from the physical offset `start` on count (None: all). The log ends at `end` (None: with its last file)."""
+    start = log.min_offset if start is None else start
     return read_evidence(
-        queues,
-        point.covered if point else None,
+        list(queues.reaching(start)),
+        point.covered(queues.at_rest) if point else None,
         clean=clean,
-        start=log.min_offset if start is None else start,
+        start=start,
         end=files_end(log.files) if end is None else end,
         file_bytes=log.files.file_bytes,
         deleted_until=deleted.until,
+        at_rest=queues.at_rest,
     )
 
 
@@ -166,7 +169,8 @@ def files_end(files: FileQueue) -> int:
 
 def _take_over(log: CommitLog, queues: ConsumeQueues, point: RecoveryPoint) -> RecoveryResult:
     """Take all ends from the mark: no file has changed since the close."""
-    queues.resume(point.covered.next_offsets, point.physical_end)
+    queues.resume(point.queues, point.physical_end)
+    queues.multi_dispatch = point.multi_dispatch
     log.resume(point.physical_end, point.store_time_ms)
     queues.expire(log.min_offset)
     damage = point.newest_damage(log)
@@ -194,7 +198,7 @@ class _Recovery:
         self._rebuilt: list[str] = []
         self._notes: list[str] = []
         self._evidence = Evidence()
-        self._multi_dispatch = parts.multi_dispatch
+        self._multi_dispatch = parts.multi_dispatch or (point is not None and point.multi_dispatch)
         self._unread = UnreadRanges(parts.log.files, point.unread if point else ())
         self._framed: list[DamagedRange] = []
         """Framed ranges that the disk refused at an earlier opening, and that turned out to be empty."""
@@ -207,7 +211,7 @@ class _Recovery:
         trusted_end = self._point.physical_end if self._point else self._rocketmq_start()
         if parts.access is Access.WRITE and not self._clean:
             self._unproved = log.files.cached_ranges(trusted_end)
-        parts.queues.recover(scan=True)
+        parts.queues.recover(scan=True, at_rest=self._queues_at_rest(), rest_end=trusted_end)
         parts.queues.remove_deleted(parts.deleted.until, self._forget)
         self._evidence = evidence_at_rest(
             log, parts.queues, parts.deleted, self._point, clean=self._clean, start=trusted_end
@@ -247,7 +251,15 @@ class _Recovery:
         covered_end = self._point.physical_end if self._point else 0
         before = (one for one in self._unread.still if one[1] <= start)
         unread = (*before, *self._refused_ranges())
-        return RecoveryResult(report, self._newest(), queue_extents(parts.queues), covered_end, unread=unread)
+        parts.queues.multi_dispatch = self._multi_dispatch
+        return RecoveryResult(report, self._newest(), parts.queues.note_extents(), covered_end, unread=unread)
+
+    def _queues_at_rest(self) -> Extents | None:
+        """The queues that have not changed since the recovery point; None if it is none for all of this log."""
+        point, queues = self._point, self._parts.queues
+        if point is None or not point.time_ns or point.log_begin != self._log.min_offset:
+            return None
+        return queues_at_rest(queues.directory, queues.file_bytes, queues.ids(), point)
 
     def _refused_ranges(self) -> list[Range]:
         """The damaged ranges so far whose bytes the disk refuses, or refused during the scan."""
@@ -455,14 +467,6 @@ class _Recovery:
 
     def _newest(self) -> NewestRecord | None:
         return self._log_scan.newest or (self._point.newest_record if self._point else None)
-
-
-def queue_extents(queues: ConsumeQueues) -> dict[str, dict[int, tuple[int, int]]]:
-    """Every queue's extent, by topic and queue id."""
-    found: dict[str, dict[int, tuple[int, int]]] = {}
-    for queue in queues:
-        found.setdefault(queue.topic, {})[queue.queue_id] = queue_extent(queue)
-    return found
 
 
 def first_store_ms(file: MappedFile, framing: Framing) -> int:

@@ -10,6 +10,7 @@ After a failed dispatch no mark is written, and `abort` stays: the next opening 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -19,13 +20,11 @@ from engine.derived.checkpoint import CheckpointFile
 from engine.derived.dispatch import BufferedDispatcher, WriteDispatcher
 from engine.derived.marks import (
     CleanMark,
-    QueueExtents,
     RecoveryPoint,
-    queue_extent,
+    RecoveryPointFile,
+    digest_of_files,
     record_crc,
-    stamp_files,
     write_clean_mark,
-    write_recovery_point,
 )
 from engine.errors import FlushFailedError, NoDescriptorError, ReadOnlyStoreError, StoreError, StoreFullError
 from engine.files.disk import remove_file
@@ -36,6 +35,7 @@ from engine.write.flush import Committer, DerivedFlusher, LogFlusher
 if TYPE_CHECKING:
     from engine.derived.consume_queue import ConsumeQueue
     from engine.derived.store_files import StoreFiles
+    from engine.log.evidence import Extents
     from engine.log.unread import Range
 
 
@@ -46,13 +46,14 @@ class Durability:
         self,
         parts: StoreFiles,
         dispatcher: WriteDispatcher,
-        extents: QueueExtents,
+        extents: Extents,
         unread: tuple[Range, ...],
         policy: FlushPolicy,
         failed: Callable[[FlushFailedError], None],
     ) -> None:
-        """`extents`: extent of every queue now. `unread`: ranges of the log without derived data. `failed` is called
-        with the failure that ends durability. Marks that can't be written are noted in `parts.ignored`."""
+        """`extents`: extent of every queue now, kept up to date from here on. `unread`: ranges of the log without
+        derived data. `failed` is called with the failure that ends durability. Marks that can't be written are noted in
+        `parts.ignored`."""
         self._ignored = parts.ignored
         self._layout = parts.layout
         self._disk = parts.disk
@@ -60,8 +61,14 @@ class Durability:
         self._queues = parts.queues
         self._index = parts.index
         self._dispatcher = dispatcher
-        self._extents = {topic: dict(of_topic) for topic, of_topic in extents.items()}
+        self._extents = extents
+        self._gone: set[str] = set()
+        """Topics that were deleted since the last snapshot."""
         self._unread = unread
+        self._multi_dispatch = parts.multi_dispatch or parts.queues.multi_dispatch
+        self._point_file = RecoveryPointFile(parts.layout.coverage, parts.disk)
+        self._is_written = False
+        """Whether the recovery point of the last snapshot was written."""
         self._index_is_late = False
         self._unflushed = set(parts.queues.opened())
         """Queues that changed since the last thorough flush, apart from `dispatcher.touched`, the newest ones."""
@@ -104,16 +111,14 @@ class Durability:
     def note_expired(self) -> None:
         """Write a recovery point for the files that retention left. FlushFailedError."""
         with self._log.lock:
-            known = [(topic, queue_id) for topic, extents in self._extents.items() for queue_id in extents]
-        queues = [self._queues.get(*key) for key in known]  # opens files, so it is done without the writers' lock
-        with self._log.lock:
-            self._dispatcher.touched.update(queue for queue in queues if queue is not None)
+            self._dispatcher.touched.update(self._queues.take_shortened())
         self._derived.flush()
 
     def forget_topic(self, topic: str) -> None:
         """Write a recovery point without a deleted topic. FlushFailedError."""
         with self._log.lock:
             self._extents.pop(topic, None)
+            self._gone.add(topic)
         self._derived.flush()
 
     def close(self) -> bool:
@@ -134,7 +139,8 @@ class Durability:
         clean mark, so that the next opening finishes the deletion of topics."""
         layout, disk = self._layout, self._disk
         if self._covered is not None and not self._index_is_late and deletions_done:
-            write_clean_mark(layout.clean_mark, CleanMark(self._covered, stamp_files(layout)), disk)
+            point = replace(self._covered, queues=self._extents, gone=())
+            write_clean_mark(layout.clean_mark, CleanMark(point, digest_of_files(layout)), disk)
         remove_file(layout.abort, disk)
 
     def _dispatch_held(self) -> None:
@@ -150,19 +156,37 @@ class Durability:
             if dispatcher.is_broken:
                 return None
             self._take_touched()
-            for queue in self._unflushed:
-                if not queue.is_stale:  # else its topic was deleted
-                    self._extents.setdefault(queue.topic, {})[queue.queue_id] = queue_extent(queue)
+            changed, gone = self._changed_extents(), tuple(self._gone)
+            self._gone.clear()
+            if not self._is_written:
+                self._point_file.write_all_next()
+            self._is_written = False
             newest = dispatcher.newest
             return RecoveryPoint(
                 physical_end=log.readable_end,
                 log_begin=log.min_offset,
                 newest=(newest.physical_offset, newest.size, newest.store_time_ms, 0) if newest else None,
                 lock_mtime_ns=written_ns(self._layout.lock),
-                queues={topic: dict(extents) for topic, extents in self._extents.items()},
+                queues=changed,
                 index_physical_offset=self._index.last_physical_offset,
                 unread=tuple(one for one in self._unread if one[1] > log.min_offset),
+                time_ns=time.time_ns(),
+                multi_dispatch=self._multi_dispatch,
+                gone=gone,
             )
+
+    def _changed_extents(self) -> Extents:
+        """The extents of the queues that changed, which are noted in those of all queues, too."""
+        changed: Extents = {}
+        for queue in self._unflushed:
+            if not queue.is_stale:  # else its topic was deleted
+                for extents in (changed, self._extents):
+                    extents.setdefault(queue.topic, {})[queue.queue_id] = queue.extent
+        return changed
+
+    def _all_extents(self) -> Extents:
+        with self._log.lock:  # a deleted topic is taken out under it
+            return dict(self._extents)
 
     def _flush_queues(self, least_pages: int) -> None:
         """Flush queue entries; and write keys from memory to the index files, so that followers see them."""
@@ -206,6 +230,7 @@ class Durability:
             newest = (*newest[:3], crc)
         self._covered = replace(snapshot, newest=newest, index_files=names)
         try:
-            write_recovery_point(self._layout.coverage, self._covered, self._disk)
+            self._point_file.write(self._covered, self._all_extents)
+            self._is_written = True
         except (StoreError, OSError) as error:
             self._ignored.note("the recovery point can't be written: after a kill more of the log is read", error)

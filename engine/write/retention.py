@@ -89,7 +89,7 @@ class ExpiringLog:
         """Counts, sizes and times of the messages that are deleted with a file; call it before the deletion."""
         start, end = doomed.file.start, doomed.file.start + doomed.file.size
         messages, first, last = 0, end, -1
-        for queue in self._queues:
+        for queue in self._queues.leading_into(start, end):
             with suppress(ReadError):  # a damaged queue keeps no file
                 begin, after = queue.offset_of_physical(start), queue.offset_of_physical(end)
                 if begin < after:

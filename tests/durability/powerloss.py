@@ -45,6 +45,7 @@ from engine import (
 )
 from engine.derived.consume_queues import MANY_FILES
 from engine.files.disk import Disk
+from engine.files.watch import SAME_TICK_NS
 from tests.durability.attacks import Attacker, Queue, Sight
 from tests.durability.bodies import body_of
 from tests.durability.figures import keep
@@ -421,6 +422,11 @@ class Cuts:
     def _cut(self, moment: Moment, ledger: Ledger, chance: random.Random) -> list[str]:
         image = self._folder / "image"
         build_image(moment, chance, image)
+        new_ns = chance.choice((SAME_TICK_NS, -(1 << 62)))  # every file counts as old: the bytes alone tell of a change
+        with patch("engine.derived.queues_at_rest.SAME_TICK_NS", new_ns):
+            return self._opened_after(image, moment, ledger, chance)
+
+    def _opened_after(self, image: Path, moment: Moment, ledger: Ledger, chance: random.Random) -> list[str]:
         try:
             if chance.random() < 0.15:
                 return self._cut_again(image, moment, ledger, chance)

@@ -124,6 +124,43 @@ MUTANTS = (
         ("tests/engine/write", *POWER_CUTS),
     ),
     Mutant(
+        "failed-sync-of-a-filesystem-counts-as-done",
+        "engine/derived/consume_queues.py",
+        "            return is_common and self._disk.sync_filesystem(self._folder, self.directory)\n"
+        "        except OSError:\n            return False\n",
+        "            return is_common and self._disk.sync_filesystem(self._folder, self.directory)\n"
+        "        except OSError:\n            return True\n",
+        ("tests/engine/test_wide_stores.py", *POWER_CUTS),
+    ),
+    Mutant(
+        "queues-that-changed-are-not-all-flushed",
+        "engine/write/durability.py",
+        "        self._unflushed |= touched\n",
+        "        self._unflushed = touched\n",
+        ("tests/engine/test_wide_stores.py",),
+    ),
+    Mutant(
+        "line-follows-a-recovery-point-that-was-not-stored",
+        "engine/derived/marks.py",
+        "        self._room_bytes = 0  # until it is there\n",
+        "",
+        ("tests/engine/test_wide_stores.py",),
+    ),
+    Mutant(
+        "queue-that-changed-is-left-at-rest",
+        "engine/derived/queues_at_rest.py",
+        "        if size != file_bytes or written_ns >= before_ns:\n",
+        "        if size != file_bytes:\n",
+        ("tests/engine/test_wide_stores.py",),
+    ),
+    Mutant(
+        "entries-behind-a-queue-at-rest-are-not-seen",
+        f"{KERNEL}/folders.pyx",
+        "return count_zeros(descriptor, end - size, size) == NOT_ZERO and is_blank(descriptor, end)\n",
+        "return count_zeros(descriptor, end - size, size) == NOT_ZERO\n",
+        ("tests/engine/test_wide_stores.py", *POWER_CUTS),
+    ),
+    Mutant(
         "opening-leaves-no-sign",
         "engine/open/open.py",
         '        write_durably(layout.abort, b"", disk)\n        disk.sync_directory(layout.root)\n',

@@ -6,7 +6,7 @@ do.
 
 import os
 
-from libc.errno cimport ELOOP, ENOENT, ENXIO, errno
+from libc.errno cimport ENXIO, errno
 from libc.stdint cimport int64_t
 from libc.string cimport memcmp, strcmp
 from posix.unistd cimport close, lseek
@@ -55,7 +55,8 @@ cdef extern from "<sys/vfs.h>" nogil:
     int fstatfs(int descriptor, Filesystem *found)
 
 cdef enum:
-    MOST_DEPTH = 16
+    MOST_DEPTH = 4  # of folders; what is deeper is not listed: links may lead around in circles
+    MOST_SIZE = 64
     CHUNK_BYTES = 16 << 10
     MOST_BYTES = 1 << 20
     NOT_ZERO = -1
@@ -66,8 +67,8 @@ _SYNCED_WHOLE = frozenset({0xEF53, 0x58465342, 0x9123683E, 0x01021994})
 
 
 def files_below(int folder, bytes name not None):
-    """The files below the folder `name` in an open one, by name: (size in bytes, modification time in ns), or a dict of
-    the same kind for a folder. Links are followed; what disappears meanwhile is left out. OSError."""
+    """The members of the folder `name` in an open one, by name: (size in bytes, modification time in ns) of a file, a
+    dict of the same kind of a folder. Links are followed; what disappears meanwhile is left out. OSError."""
     return members_of(folder, name, MOST_DEPTH)
 
 
@@ -105,16 +106,13 @@ cdef dict listed(DIR *folder, const char *name, int depth):
 
 cdef looked_at(DIR *folder, dirent *member, int depth):
     cdef Status status
-    cdef bint is_folder = member.d_type == DT_DIR
-    if not is_folder:
-        if fstatat(dirfd(folder), member.d_name, &status, 0) < 0:
-            raise failure(errno, member.d_name)
-        is_folder = S_ISDIR(status.st_mode)
-    if not is_folder:
-        return status.st_size, status.st_mtim.tv_sec * 1_000_000_000 + status.st_mtim.tv_nsec
-    if depth == 0:
-        raise failure(ELOOP, member.d_name)
-    return members_of(dirfd(folder), member.d_name, depth - 1)
+    if depth and member.d_type == DT_DIR:
+        return members_of(dirfd(folder), member.d_name, depth - 1)
+    if fstatat(dirfd(folder), member.d_name, &status, 0) < 0:
+        raise failure(errno, member.d_name)
+    if depth and S_ISDIR(status.st_mode):
+        return members_of(dirfd(folder), member.d_name, depth - 1)
+    return status.st_size, status.st_mtim.tv_sec * 1_000_000_000 + status.st_mtim.tv_nsec
 
 
 def data_ends_at(int folder, bytes path not None, int64_t end, int size):
@@ -123,13 +121,33 @@ def data_ends_at(int folder, bytes path not None, int64_t end, int size):
     cdef int descriptor
     if end < size:
         return False
-    descriptor = openat(folder, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
+    descriptor = opened(folder, path)
     if descriptor < 0:
         return False
     try:
         return count_zeros(descriptor, end - size, size) == NOT_ZERO and is_blank(descriptor, end)
     finally:
         close(descriptor)
+
+
+def read_ends(int folder, bytes path not None, int64_t end, int size):
+    """The first `size` bytes of a file below an open folder, and those before `end`; fewer if it can't be read."""
+    cdef char[2 * MOST_SIZE] data
+    cdef Py_ssize_t count = 0
+    cdef int descriptor
+    if not 0 < size <= MOST_SIZE or end < size:
+        return b""
+    descriptor = opened(folder, path)
+    if descriptor >= 0:
+        count = max(pread(descriptor, data, size, 0), 0)
+        if count == size:
+            count += max(pread(descriptor, data + size, size, end - size), 0)
+        close(descriptor)
+    return data[:count]
+
+
+cdef int opened(int folder, const char *path) noexcept:
+    return openat(folder, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
 
 cdef bint is_blank(int descriptor, int64_t position) noexcept:
