@@ -224,7 +224,7 @@ def test_a_follower_tells_of_all_queues_after_looks_that_failed(
     for file in tmp_path.rglob("*"):
         os.utime(file, (1_600_000_000, 1_600_000_000))  # no directory looks as if it were changing
 
-    def failing(path: Path | str, *arguments: Any) -> Any:
+    def failing(path: Any, *arguments: Any) -> Any:
         if Path(path).name == failing_name[-1]:
             raise OSError(errno.EMFILE, "none left")
         return (listing if arguments else directories)(path, *arguments)
