@@ -118,7 +118,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint, disk: Disk) -> None:
     descriptor = open_or_create(path)
     try:
         if os.fstat(descriptor).st_size < CHECKPOINT_BYTES:
-            disk.allocate(descriptor, path, CHECKPOINT_BYTES)
+            disk.allocate(descriptor, path, 0, CHECKPOINT_BYTES)
             disk.sync_directory(path.parent)
         os.pwrite(descriptor, head, 0)
         disk.sync(descriptor, path)

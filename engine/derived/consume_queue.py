@@ -241,8 +241,9 @@ class ConsumeQueue(QueueEnd):
                 return
             self.files.delete_all()
         blanks = queue_offset % self._file_entries
-        self._first = queue_offset - blanks
-        self.files.roll(self._first * ENTRY.itemsize)
+        first = queue_offset - blanks
+        self.files.roll(first * ENTRY.itemsize, needed=blanks * ENTRY.itemsize)  # no queue begins with half its blanks
+        self._first = first
         if blanks:
             self.files.append(ENTRY_STRUCT.pack(0, PRE_BLANK_SIZE, 0) * blanks)
         self._moved(queue_offset)
@@ -264,25 +265,21 @@ class ConsumeQueue(QueueEnd):
         self._appended_to = self.files.last
 
     def reserve(self, count: int) -> int:
-        """Make the files for the next `count` entries ready to be written; return the first entry's queue offset,
-        counting `pending` ones. StoreFullError, OSError, RefusedReadError: no file was made."""
+        """Make the next `count` entries' files and disk space ready to be written; return the first entry's queue
+        offset, counting `pending` ones. StoreFullError, OSError, RefusedReadError: no entry may be appended."""
         queue_offset = self._max + self.pending
-        used = self._max % self._file_entries
-        count += self.pending
-        newest = self._appended_to or self.files.last
-        if used and newest is not None:
-            newest.ready(count * ENTRY.itemsize)  # an error is harmless only before the records are in the log
-        if not used or count > self._file_entries - used:
-            self._make_room(count)
-        return queue_offset
-
-    def _make_room(self, count: int) -> None:
+        size = (count + self.pending) * ENTRY.itemsize
         if self.files.last is None:
             self._begin(self._max)
-        last = self.files.last
-        missing = count - (last.remaining // ENTRY.itemsize if last is not None else 0)
-        if missing > 0:
-            self.files.reserve(-(-missing // self._file_entries))
+        newest = self.files.last
+        assert newest is not None
+        if not newest.full:
+            newest.ready(size)  # an error is harmless only before the records are in the log
+        size -= newest.remaining
+        for file in self.files.reserve(-(-size // self.files.file_bytes)) if size > 0 else ():
+            file.writable(0, min(size, file.size))
+            size -= file.size
+        return queue_offset
 
     def append_one(self, queue_offset: int, physical_offset: int, size: int, tags_code: int) -> int:
         """`append` one entry."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from engine.derived.index_file import IndexFile, IndexHeader, index_file_bytes
 from engine.errors import FlushFailedError, NoDescriptorError, RefusedReadError, StoreFullError
-from engine.files.disk import Disk, flush_error, is_full_disk, make_directory, opening_error
+from engine.files.disk import Disk, flush_error, make_directory, opening_error, space_for
 from engine.files.ignored import IgnoredErrors
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.paths import unlink
@@ -175,11 +175,10 @@ class Index(KeyIndex):
         size_bytes = index_file_bytes(self.slots, self.entries)
         try:
             if self.access is Access.WRITE:
-                self._unsynced_names += [*make_directory(self.directory), self.directory]
+                with space_for(path, size_bytes):
+                    self._unsynced_names += [*make_directory(self.directory), self.directory]
             file = self._mapped(MappedFile.create(path, size_bytes, self.access, disk=self._disk))
         except OSError as error:
-            if is_full_disk(error):
-                raise StoreFullError(path, size_bytes) from error
             raise opening_error(path, error) from error
         file.file.set_end(file.file.size)
         if previous is not None:

@@ -55,10 +55,10 @@ REPORTS_FAILURES = _is_linux((5, 8))
 class Disk:
     """The calls that a disk can refuse. Each raises OSError with the path. Thread safety: stateless."""
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
-        """Allocate `size_bytes` of disk space for the open file; unwritten bytes are zeros."""
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
+        """Allocate disk space for bytes [start, start + size_bytes) of the open file; unwritten bytes are zeros."""
         with _naming(path):
-            os.posix_fallocate(descriptor, 0, size_bytes)
+            os.posix_fallocate(descriptor, start, size_bytes)
 
     def sync(self, descriptor: int, path: Path) -> None:
         """Return when the open file's bytes and size are on disk. Releases the GIL."""
@@ -140,48 +140,50 @@ def opening_error(path: Path, error: OSError) -> FlushFailedError | NoDescriptor
     return flush_error(path, error)
 
 
-def allocate(descriptor: int, path: Path, size_bytes: int, disk: Disk) -> None:
+def allocate(descriptor: int, path: Path, start: int, size_bytes: int, disk: Disk) -> None:
     """`Disk.allocate`; StoreFullError: the disk is full."""
+    with space_for(path, size_bytes):
+        disk.allocate(descriptor, path, start, size_bytes)
+
+
+@contextmanager
+def space_for(path: Path, needed_bytes: int) -> Iterator[None]:
+    """Raise StoreFullError for an OSError of a full disk in the block, which makes `path`."""
     try:
-        disk.allocate(descriptor, path, size_bytes)
+        yield
     except OSError as error:
         if is_full_disk(error):
-            raise StoreFullError(path, size_bytes) from error
+            raise StoreFullError(path, needed_bytes) from error
         raise
 
 
-def create_allocated(
-    path: Path,
-    size_bytes: int,
-    disk: Disk,
-    *,
-    sync: bool,
-    prepare: Callable[[int], None] = lambda descriptor: None,
-) -> int:
-    """Make a file of zeros with allocated space; returns its descriptor, open for reading and writing.
+def lengthen(descriptor: int, path: Path, size_bytes: int) -> None:
+    """Give the open file this length, without disk space for the bytes that it lacks. OSError."""
+    with _naming(path):
+        os.ftruncate(descriptor, size_bytes)
 
-    The file gets its name when it is whole (where the filesystem supports unnamed files), so neither a crash nor a full
-    disk leaves half a file. `sync` makes the size durable before that. `prepare` is called with the descriptor before
-    that, too; if it raises, no file is left. An existing empty file is used. StoreFullError; FileExistsError: the path
-    has a file with data; ObstructedError: the path is a folder.
+
+def create_whole(path: Path, prepare: Callable[[int], None]) -> int:
+    """Make a file that `prepare` gives its length and space; returns its descriptor, open for reading and writing.
+
+    `prepare` is called with the descriptor before the file gets its name (where the filesystem supports unnamed files),
+    so neither a crash nor a full disk leaves half a file. If it raises, no file is left. An existing empty file is
+    used. FileExistsError: the path has a file with data; ObstructedError: the path is a folder.
     """
-    if path.is_dir():
-        raise ObstructedError(path, "file")
     if not os.path.lexists(path):
         try:
-            return _create_unnamed(path, size_bytes, disk, sync, prepare)
+            return _create_unnamed(path, prepare)
         except OSError as error:
             if error.errno not in NO_UNNAMED_FILES:
                 raise
-    return _create_in_place(path, size_bytes, disk, sync, prepare)
+    elif path.is_dir():
+        raise ObstructedError(path, "file")
+    return _create_in_place(path, prepare)
 
 
-def _create_unnamed(path: Path, size_bytes: int, disk: Disk, sync: bool, prepare: Callable[[int], None]) -> int:
+def _create_unnamed(path: Path, prepare: Callable[[int], None]) -> int:
     descriptor = create_unnamed(path.parent)
     try:
-        allocate(descriptor, path, size_bytes, disk)
-        if sync:
-            disk.sync(descriptor, path)
         prepare(descriptor)
         give_name(descriptor, path)
     except BaseException:
@@ -190,7 +192,7 @@ def _create_unnamed(path: Path, size_bytes: int, disk: Disk, sync: bool, prepare
     return descriptor
 
 
-def _create_in_place(path: Path, size_bytes: int, disk: Disk, sync: bool, prepare: Callable[[int], None]) -> int:
+def _create_in_place(path: Path, prepare: Callable[[int], None]) -> int:
     try:
         descriptor = create_file(path)
     except FileExistsError:
@@ -199,9 +201,6 @@ def _create_in_place(path: Path, size_bytes: int, disk: Disk, sync: bool, prepar
         if os.fstat(descriptor).st_size:
             raise FileExistsError(errno.EEXIST, "a file of the store is there already", str(path))
         try:
-            allocate(descriptor, path, size_bytes, disk)
-            if sync:
-                disk.sync(descriptor, path)
             prepare(descriptor)
         except BaseException:
             unlink(path)
@@ -218,7 +217,10 @@ def make_directory(path: Path, *, keep_owner: bool = True, mode: int = 0o777) ->
     `keep_owner`: directories made by root get the owner of their parent. FileExistsError: the path is a file. OSError.
     """
     require_held(path)
-    missing = [part for part in (path, *path.parents) if not part.exists()]
+    missing, part = [], path
+    while not part.exists():
+        missing.append(part)
+        part = part.parent
     for part in reversed(missing):
         try:
             make_folder(part, keep_owner=keep_owner, mode=mode if part == path else 0o777)

@@ -17,9 +17,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from engine.errors import ReadError, RefusedReadError, StoreFullError, UnreadableRangeError
-from engine.files.disk import Disk, flush_error, make_directory
+from engine.files.disk import Disk, flush_error, make_directory, space_for
 from engine.files.file_scan import FileProblem, FoundFile, LogPaths, as_paths, file_name, one_of_each, scan_directory
-from engine.files.mapped_file import Access, FixedFile, MappedFile
+from engine.files.mapped_file import PAGE_BYTES, Access, FixedFile, MappedFile
 from engine.files.open_files import OpenFiles
 from engine.files.paths import remove_folder, unlink
 from engine.record.kernel.files import FilesByStart, read_through
@@ -36,11 +36,15 @@ class FileSource:
     names_durable = False
     """Whether a file's name is on disk when `take` returns."""
 
-    def __init__(self, directory: Path | LogPaths, file_bytes: int, access: Access, disk: Disk) -> None:
+    def __init__(
+        self, directory: Path | LogPaths, file_bytes: int, access: Access, disk: Disk, *, in_steps: bool = False
+    ) -> None:
+        """`in_steps`: see `MappedFile.create`."""
         self._paths = as_paths(directory)
         self._file_bytes = file_bytes
         self._access = access
         self._disk = disk
+        self._in_steps = in_steps
         self._full: frozenset[Path] = frozenset()
 
     def take(self, start: int) -> MappedFile:
@@ -52,7 +56,15 @@ class FileSource:
         for directory in self._paths.in_turn(start // self._file_bytes, self._full):
             path = directory / file_name(start)
             try:
-                return MappedFile.create(path, self._file_bytes, self._access, start=start, disk=self._disk, sync=sync)
+                return MappedFile.create(
+                    path,
+                    self._file_bytes,
+                    self._access,
+                    start=start,
+                    disk=self._disk,
+                    sync=sync,
+                    in_steps=self._in_steps,
+                )
             except StoreFullError as error:
                 refused = refused or error
         assert refused is not None
@@ -128,9 +140,10 @@ class FileQueue(FilesByStart):
     ) -> None:
         """Load the files of `directory`, which may be missing; `is_new` skips the scan. Nothing is changed on disk.
 
-        All bytes count as written until `set_end` or `truncate`. `source` makes new files; default: on demand. With a
-        `pool`, files are written through its buffers. Files are mapped at the first access and evicted by `open_files`.
-        `reads_ahead`: whether the kernel may read ahead. Unexpected directory members are in `problems`.
+        All bytes count as written until `set_end` or `truncate`. `source` makes new files; default: on demand, with
+        disk space in steps. With a `pool`, files are written through its buffers. Files are mapped at the first access
+        and evicted by `open_files`. `reads_ahead`: whether the kernel may read ahead. Unexpected directory members are
+        in `problems`.
         """
         self.paths = as_paths(directory)
         self.file_bytes = file_bytes
@@ -139,7 +152,7 @@ class FileQueue(FilesByStart):
         """Framing of the records, in a commit log."""
         self._reads_ahead = reads_ahead
         self._disk = disk or Disk()
-        self._source = source or FileSource(directory, file_bytes, access, self._disk)
+        self._source = source or FileSource(directory, file_bytes, access, self._disk, in_steps=True)
         self._pool = pool
         self._open_files = open_files
         self._reserved: deque[MappedFile] = deque()
@@ -165,10 +178,14 @@ class FileQueue(FilesByStart):
     def _loaded(self, start: int, found: FoundFile) -> MappedFile:
         kind, access = (FixedFile, Access.READ) if self._may_only_read(found.path) else (MappedFile, self.access)
         file = kind(found.path, self.file_bytes, access, start=start, disk=self._disk)
-        file.reads_ahead = self._reads_ahead
-        file.count_in(self._open_files)
+        self._count_in(file)
         file.set_end(min(found.size, self.file_bytes))
         return file
+
+    def _count_in(self, file: MappedFile) -> None:
+        if not self._reads_ahead:
+            file.read_no_further()
+        file.count_in(self._open_files)
 
     def _may_only_read(self, path: Path) -> bool:
         return self.access is Access.WRITE and path.parent in self.paths.read_only
@@ -299,8 +316,9 @@ class FileQueue(FilesByStart):
         self._reserved.extend(taken)
         return list(self._reserved)[:count]
 
-    def roll(self, start: int | None = None, *, buffered: bool = True) -> MappedFile:
-        """Add the next file and return it; an empty queue begins with the file that holds `start`. StoreFullError.
+    def roll(self, start: int | None = None, *, buffered: bool = True, needed: int = 0) -> MappedFile:
+        """Add the next file, with disk space for `needed` bytes, and return it; an empty queue begins with the file
+        that holds `start`. StoreFullError: none was added.
 
         The write buffer is committed first, so that bytes become readable in order. The file gets a buffer of the pool,
         unless it was written to already (`buffered` False).
@@ -312,6 +330,11 @@ class FileQueue(FilesByStart):
             file = self._reserved.popleft()
         else:
             file = self._take(self._next_start(0))
+        try:
+            file.writable(0, needed)
+        except BaseException:
+            self._source.restore(file)
+            raise
         buffer = self._pool.take() if self._pool and buffered else None
         if buffer is not None:
             file.attach_buffer(buffer)
@@ -324,7 +347,7 @@ class FileQueue(FilesByStart):
         self._add(self._take(offset - offset % self.file_bytes))
 
     def _add(self, file: MappedFile) -> None:
-        file.count_in(self._open_files)
+        self._count_in(file)
         with self._change_lock:
             self._set_files([*self._files, file])
 
@@ -336,7 +359,8 @@ class FileQueue(FilesByStart):
         if self.access is not Access.WRITE:
             return self._source.take(start)
         for folder in self.paths.writable:
-            self._note_names(make_directory(folder))  # first: after a failure below no later call would note them
+            with space_for(folder, PAGE_BYTES):
+                self._note_names(make_directory(folder))  # first: after a failure below no later call would note them
         file = self._source.take(start)
         if not self._source.names_durable:
             self._note_names([file.path.parent])

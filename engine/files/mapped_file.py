@@ -1,7 +1,10 @@
 """MappedFile: one mapped file of fixed size (docs/format.md, 3). Its positions are not stored in the file.
 
-    0 ..... flushed ..... readable ..... wrote ..... size
-      on disk      visible       buffered     free
+    0 ..... flushed ..... readable ..... wrote ..... allocated ..... size
+      on disk      visible       buffered     free             no disk space yet
+
+Disk space is allocated in growing steps, each before its first byte is written. So a file takes little more than its
+data, and a full disk is an error of a call, never a SIGBUS; also in a file that another program left sparse.
 
 Reader protocol: writers write bytes first, and then move the position that publishes them. `wrote` is ahead of
 `readable` only while a private write buffer is attached; `commit` copies its bytes to the file.
@@ -31,7 +34,7 @@ from engine.errors import (
     RetiredFileError,
     TruncatedFileError,
 )
-from engine.files.disk import Disk, allocate, create_allocated
+from engine.files.disk import Disk, allocate, create_whole, lengthen, space_for
 from engine.files.file_scan import HEAD_BYTES
 from engine.files.open_files import OpenFiles
 from engine.files.paths import is_refused_read, open_file, unlink
@@ -45,6 +48,8 @@ WARM_CHUNK_BYTES = 1 << 20
 REWRITTEN_BYTES = 256 << 10
 LARGE_BYTES = 64 << 10
 """Write size from which a system call is cheaper than a page fault for each 4 KiB; it also releases the GIL."""
+MOST_STEP_BYTES = 4 << 20
+"""Limit for the disk space that is allocated ahead of what is written. Smaller files double theirs."""
 
 
 class Access(Enum):
@@ -159,6 +164,7 @@ class MappedFile(FilePositions):
     """
 
     __slots__ = (
+        "_allocated_from",
         "_blank_from",
         "_closed",
         "_commit_lock",
@@ -169,12 +175,12 @@ class MappedFile(FilePositions):
         "_inode",
         "_lock",
         "_open_files",
+        "_reads_ahead",
         "_retired",
         "_sync_lock",
         "access",
         "flushed",
         "path",
-        "reads_ahead",
     )
 
     def __init__(self, path: Path, size: int, access: Access, *, start: int = 0, disk: Disk | None = None) -> None:
@@ -184,7 +190,8 @@ class MappedFile(FilePositions):
         self.size = size
         self.access = access
         self.wrote = self.readable = self.flushed = size
-        self.reads_ahead = True  # whether the kernel may read more than the accessed page
+        self.allocated = self._allocated_from = 0  # bytes in between have disk space
+        self._reads_ahead = True
         self._disk = disk or Disk()
         self._inode = 0  # of the file that was mapped last
         self._target = self._buffer = None  # memory for the writer, None: not prepared; the private write buffer
@@ -209,8 +216,10 @@ class MappedFile(FilePositions):
         start: int = 0,
         disk: Disk | None = None,
         sync: bool = False,
+        in_steps: bool = False,
     ) -> MappedFile:
-        """Make a file of zeros with allocated space, nothing written. `sync` makes its size durable; its name is not.
+        """Make a file of zeros with disk space for all of it, or, `in_steps`, for its first step; nothing is written.
+        `sync` makes its size durable; its name is not.
 
         StoreFullError, OSError: no file is left. READ uses only memory.
         """
@@ -218,14 +227,21 @@ class MappedFile(FilePositions):
         file.set_end(0)
         if access is Access.READ:
             file._keep_memory(b"")
+            file.writable()
         else:
-
-            def map_it(descriptor: int) -> None:
-                file._keep_map(FileMap(descriptor, size, writable=True, private=False, path=path))
-
-            file._descriptor.take(create_allocated(path, size, file._disk, sync=sync, prepare=map_it))
-        file._target = memoryview(file._map().map)
+            with space_for(path, PAGE_BYTES):
+                file._descriptor.take(create_whole(path, partial(file._make, sync, 1 if in_steps else size)))
         return file
+
+    def _make(self, sync: bool, needed: int, descriptor: int) -> None:
+        """Give a new, empty file its length, and disk space for at least `needed` bytes, and map it."""
+        lengthen(descriptor, self.path, self.size)
+        self._allocate(descriptor, 0, needed)
+        if sync:
+            self._disk.sync(descriptor, self.path)
+        made = FileMap(descriptor, self.size, writable=True, private=False, path=self.path)
+        self._keep_map(made)
+        self._target = memoryview(made)
 
     @property
     def end(self) -> int:
@@ -363,22 +379,26 @@ class MappedFile(FilePositions):
             self._open_files.discard(self)
 
     def _keep_map(self, file_map: FileMap) -> None:
-        if not self.reads_ahead:
+        if not self._reads_ahead:
             file_map.advise(mmap.MADV_RANDOM)
         self._mapped = Mapped(file_map)
 
     # writing
 
-    def writable(self) -> memoryview:
-        """The whole file for writing in place; moves no position. StoreFullError."""
+    def writable(self, start: int = 0, end: int | None = None) -> memoryview:
+        """The whole file, for writing in place to bytes [start, end), which have disk space then; moves no position.
+        StoreFullError."""
         target = self._target  # read once: `evict` may reset it at any moment
-        if target is None or (self._mapped is not None and self._mapped.map.is_refused()):
-            return self._prepare_target()
+        end = self.size if end is None else end
+        has_space = self._allocated_from <= start and end <= self.allocated
+        if target is None or not has_space or (self._mapped is not None and self._mapped.map.is_refused()):
+            return self._prepare_target(start, end)
         return target
 
     def ready(self, length: int) -> None:
         """Load the next `length` bytes for writing, so that the write can't fail. StoreFullError, RefusedReadError."""
-        read_through(self.writable()[self.wrote : self.wrote + length])
+        end = min(self.wrote + length, self.size)
+        read_through(self.writable(self.wrote, end)[self.wrote : end])
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
         """Write at `wrote`, then publish; returns the position of `data`, which must fit. StoreFullError."""
@@ -392,9 +412,9 @@ class MappedFile(FilePositions):
 
         OSError, RefusedReadError: the bytes are zeroed again, so that no record of a failed batch can be found later.
         """
-        target = self.writable()
         position = self.wrote
         end = position + len(data)
+        target = self.writable(position, end)
         try:
             if end - position <= PAGE_BYTES:
                 target[position + HEAD_BYTES : end] = data[HEAD_BYTES:]
@@ -412,7 +432,7 @@ class MappedFile(FilePositions):
 
     def write(self, position: int, data: bytes | bytearray | memoryview) -> None:
         """Write `data` at `position` without publishing it. StoreFullError, OSError, RefusedReadError."""
-        target = self.writable()
+        target = self.writable(position, position + len(data))
         if len(data) < LARGE_BYTES or self._buffer is not None or not self._descriptor.write(data, position):
             target[position : position + len(data)] = data
             require_read(target, position, len(data))  # bytes on a page that the disk could not read are not kept
@@ -428,17 +448,35 @@ class MappedFile(FilePositions):
         self._blank_from = end
         self.publish(self.size)
 
-    def _prepare_target(self) -> memoryview:
-        """The map for writing; disk space is allocated first for a file that another program left sparse or cut."""
+    def _prepare_target(self, start: int, end: int) -> memoryview:
+        """As `writable`. A file that another program cut gets its length first."""
         if self.access is Access.WRITE:
-            with self._sync_lock:
-                allocate(self._descriptor.open(), self.path, self.size, self._disk)
-            if self._map().pages.size < self.size:
+            if self._target is None:
+                with self._sync_lock:
+                    self._descriptor.open()
+            mapped = self._map()
+            if mapped.pages.size < self.size:
+                lengthen(mapped.map.descriptor, self.path, self.size)
                 self._mapped = None
-        elif not self._in_memory:
-            self._leave_the_file()
-        target = self._target = memoryview(self._map().map)
+            self._allocate(mapped.map.descriptor, start, end)
+        else:
+            if not self._in_memory:
+                self._leave_the_file()
+            self.allocated = self.size
+        target = self._target = self._buffer if self._buffer is not None else memoryview(self._map().map)
         return target
+
+    def _allocate(self, descriptor: int, start: int, end: int) -> None:
+        """Allocate disk space for bytes [start, end), which may have it, and a step behind them. StoreFullError."""
+        follows = self._allocated_from <= start <= self.allocated
+        first = self.allocated if follows else start - start % PAGE_BYTES
+        if end <= max(first, start):
+            return
+        step_end = first + min(max(first, PAGE_BYTES), MOST_STEP_BYTES)
+        until = min(-(-max(end, step_end) // PAGE_BYTES) * PAGE_BYTES, self.size)
+        allocate(descriptor, self.path, first, until - first, self._disk)
+        if follows or first <= self.wrote <= until:  # `wrote` is never before them
+            self._allocated_from, self.allocated = self._allocated_from if follows else first, until
 
     def warm(self) -> None:
         """Write to every page of an unused file, so that its first writer has no page faults."""
@@ -487,6 +525,8 @@ class MappedFile(FilePositions):
     def set_end(self, position: int) -> None:
         """Set all positions to `position`, as recovery found it. The bytes stay."""
         self._blank_from = self.size
+        if position < self._allocated_from:
+            self.allocated = self._allocated_from = 0
         self.wrote = self.readable = self.flushed = position
 
     def truncate(self, position: int) -> None:
@@ -506,12 +546,12 @@ class MappedFile(FilePositions):
         """
         found = np.frombuffer(self.whole(), np.uint8)
         if len(found) < self.size:
-            self.writable()
+            self.writable(position, position)
         for start, end in [(position, written), *self.data_ranges(max(position, written))]:
             for chunk in range(start, min(end, len(found)), ZERO_CHUNK_BYTES):
                 until = min(chunk + ZERO_CHUNK_BYTES, end)
                 if found[chunk:until].any():
-                    self.writable()[chunk:until] = _ZEROS[: until - chunk]
+                    self.writable(chunk, until)[chunk:until] = _ZEROS[: until - chunk]
 
     def data_ranges(self, position: int = 0) -> Iterator[tuple[int, int]]:
         """Yields positions [start, end), from `position` on, that may be non-zero: the file without its holes.
@@ -571,6 +611,12 @@ class MappedFile(FilePositions):
             self._descriptor.close()
 
     # life
+
+    def read_no_further(self) -> None:
+        """Have the kernel read no more than the accessed pages, from now on."""
+        self._reads_ahead = False
+        if self._mapped is not None:
+            self._mapped.map.advise(mmap.MADV_RANDOM)
 
     def count_in(self, open_files: OpenFiles | None) -> None:
         """Count the file in `open_files` whenever it is mapped."""
@@ -666,7 +712,7 @@ class FixedFile(MappedFile):
 
     __slots__ = ()
 
-    def writable(self) -> memoryview:
+    def writable(self, start: int = 0, end: int | None = None) -> memoryview:
         """PermissionError."""
         raise PermissionError(f"{self.path} is only read")
 

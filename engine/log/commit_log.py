@@ -171,6 +171,10 @@ class CommitLog(LogEnd):
             positions = plan(sizes, current.wrote, current.size)
             files = [current, *self.files.reserve(positions[-1][0] if positions else 0)]
             ends = [current.wrote, *[0] * (len(files) - 1)]
+            for size, (number, position) in zip(sizes, positions, strict=True):
+                ends[number] = position + size
+            for file, end in zip(files, ends, strict=True):
+                file.writable(file.wrote, _with_blank(file, end))
             now_ms = max(self._clock(), self.last_store_time_ms)
             stored = [(files[number].start + position, now_ms) for number, position in positions]
             for part, queue_offset, (physical_offset, _) in zip(parts, queue_offsets, stored, strict=True):
@@ -179,7 +183,6 @@ class CommitLog(LogEnd):
                     refuse_forged(part, physical_offset)
             try:
                 for part, (number, position) in zip(parts, positions, strict=True):
-                    ends[number] = position + len(part.buffer)
                     files[number].write(position + HEAD_BYTES, memoryview(part.buffer)[HEAD_BYTES:])
                 for file, end in zip(files[:-1], ends, strict=False):
                     _write_blank(file, end)
@@ -210,7 +213,7 @@ class CommitLog(LogEnd):
     def _publish(self, files: Sequence[MappedFile], ends: Sequence[int]) -> None:
         """Publish up to `ends`: all files but the last are full, and the last becomes the current one."""
         for file, end in zip(files[:-1], ends, strict=False):
-            file.publish_to_end(min(end + HEAD_BYTES, file.size))
+            file.publish_to_end(_with_blank(file, end))
             self._current = self.files.roll(buffered=False)
         files[-1].publish(ends[-1])
 
@@ -222,7 +225,7 @@ class CommitLog(LogEnd):
         file = self._current
         if file is not None and not file.full:
             _write_blank(file, file.wrote)
-            file.publish_to_end(min(file.wrote + HEAD_BYTES, file.size))
+            file.publish_to_end(_with_blank(file, file.wrote))
         self._current = self.files.roll()
         return self._current
 
@@ -314,6 +317,11 @@ def plan(sizes: Sequence[int], wrote: int, file_bytes: int) -> list[tuple[int, i
     return positions
 
 
+def _with_blank(file: MappedFile, end: int) -> int:
+    """Position after a BLANK at `end`."""
+    return min(end + HEAD_BYTES, file.size)
+
+
 def _write_blank(file: MappedFile, position: int) -> None:
     """Fill the file from `position` on with a BLANK. Less than 8 bytes can't hold one and stay as they are."""
     if file.size - position >= BLANK_BYTES:
@@ -324,5 +332,5 @@ def _erase(files: Sequence[MappedFile], wrote: int, ends: Sequence[int]) -> None
     """Zero the unpublished bytes: from `wrote` on in the first file, and all in the others. Otherwise a recovery could
     find whole records of the failed write behind the next record that is stored."""
     for file, start, end in zip(files, [wrote, *[0] * (len(files) - 1)], ends, strict=True):
-        stop = min(end + HEAD_BYTES, file.size)  # a BLANK, too
-        file.writable()[start:stop] = bytes(stop - start)
+        stop = _with_blank(file, end)
+        file.writable(start, stop)[start:stop] = bytes(stop - start)

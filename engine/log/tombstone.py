@@ -45,7 +45,7 @@ def fits_tombstone(start: int, end: int, file_end: int) -> bool:
 
 def write_tombstone(file: MappedFile, start: int, end: int, store_time_ms: int) -> None:
     """Frame the positions [start, end) of a log file. An interrupted call leaves them damaged. StoreFullError."""
-    pages = file.writable()
+    pages = file.writable(start, end)
     if end == file.size:
         pages[start : start + BLANK_BYTES] = encode_blank(end - start)
         return

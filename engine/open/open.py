@@ -22,7 +22,7 @@ from engine.derived.queues_from_log import QueuesFromLog
 from engine.derived.store_files import StoreFiles
 from engine.errors import NotAStoreError, RefusedReadError, StoreLockedError
 from engine.files.disk import Disk, make_directory, remove_file, write_durably
-from engine.files.file_queue import BufferPool, FileQueue
+from engine.files.file_queue import BufferPool, FileQueue, FileSource
 from engine.files.file_scan import written_ns
 from engine.files.ignored import IgnoredErrors
 from engine.files.layout import StoreLayout
@@ -60,7 +60,7 @@ def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes,
     """Open the store's files with these sizes, without a change on disk. The ends of log and queues are not known yet.
     OSError: no file stays open."""
     writes = access is Access.WRITE
-    source = None
+    source = FileSource(layout.commit_log, sizes.commit_log_bytes, access, config.disk)
     if writes and config.preallocate:
         source = Preallocator(layout.commit_log, sizes.commit_log_bytes, config.disk, warm=config.warm_files)
     pool = None
@@ -68,8 +68,7 @@ def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes,
         pool = BufferPool(config.transient_pool_buffers, sizes.commit_log_bytes)
     open_files = OpenFiles()
     with ExitStack() as stack:
-        if source is not None:
-            stack.callback(source.close)
+        stack.callback(source.close)
         files = FileQueue(
             layout.commit_log,
             sizes.commit_log_bytes,

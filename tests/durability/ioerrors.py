@@ -67,10 +67,10 @@ class FailingDisk(Disk):
         self.failed: list[str] = []
         self.log_failed = False
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
         """As the real one, or EIO."""
         self._call("allocate", path)
-        super().allocate(descriptor, path, size_bytes)
+        super().allocate(descriptor, path, start, size_bytes)
 
     def sync(self, descriptor: int, path: Path) -> None:
         """As the real one, or EIO."""

@@ -100,9 +100,9 @@ class Recorder(Disk):
 
     # calls of the store's to the disk
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
         """As `Disk.allocate`."""
-        super().allocate(descriptor, path, size_bytes)
+        super().allocate(descriptor, path, start, size_bytes)
         self.note(f"allocated {path.name}")
 
     def sync(self, descriptor: int, path: Path) -> None:

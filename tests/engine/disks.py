@@ -10,17 +10,17 @@ from engine.files.disk import Disk
 
 
 class FullDisk(Disk):
-    """Has space for `files` more files."""
+    """Has space for `allocations` more files, or steps of files."""
 
-    def __init__(self, files: int) -> None:
-        self.files = files
+    def __init__(self, allocations: int) -> None:
+        self.allocations = allocations
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
-        """Take the space of one file, or ENOSPC."""
-        if self.files < 1:
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
+        """Take the space of one, or ENOSPC."""
+        if self.allocations < 1:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        self.files -= 1
-        super().allocate(descriptor, path, size_bytes)
+        self.allocations -= 1
+        super().allocate(descriptor, path, start, size_bytes)
 
 
 class NotingDisk(Disk):

@@ -148,9 +148,9 @@ class FailingDisk(HastyDisk):
         if self.calls < 0:
             raise OSError(5, "no more")
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
         self._call()
-        super().allocate(descriptor, path, size_bytes)
+        super().allocate(descriptor, path, start, size_bytes)
 
     def sync(self, descriptor: int, path: Path) -> None:
         self._call()

@@ -22,9 +22,9 @@ class RefusingDisk(Disk):
     def sync(self, descriptor: int, path: Path) -> None:
         self._answer(path, errno.EIO)
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
         self._answer(path, errno.ENOSPC)
-        super().allocate(descriptor, path, size_bytes)
+        super().allocate(descriptor, path, start, size_bytes)
 
     def sync_directory(self, path: Path) -> None:
         """Nothing."""

@@ -335,10 +335,10 @@ class FullPath(HastyDisk):
     def __init__(self) -> None:
         self.full: Path | None = None
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
         if self.full is not None and path.is_relative_to(self.full):
             raise OSError(28, "No space left on device", str(path))
-        super().allocate(descriptor, path, size_bytes)
+        super().allocate(descriptor, path, start, size_bytes)
 
 
 @pytest.mark.parametrize("preallocate", [True, False])

@@ -31,9 +31,9 @@ class RefusingDisk(Disk):
         self.calls = calls
         self.refuses = True
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
         self._answer("allocate", path)
-        super().allocate(descriptor, path, size_bytes)
+        super().allocate(descriptor, path, start, size_bytes)
 
     def sync(self, descriptor: int, path: Path) -> None:
         self._answer("sync", path)

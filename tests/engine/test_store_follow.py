@@ -528,8 +528,8 @@ def test_a_store_that_is_not_read_comes_in_its_place_and_goes(tmp_path: Path) ->
 class SparseDisk(HastyDisk):
     """Files of a broker's size without their space."""
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
-        os.ftruncate(descriptor, size_bytes)
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
+        """Nothing."""
 
 
 FOUR_MIB = replace(BROKER_SIZES, commit_log_bytes=4 << 20)

@@ -411,10 +411,10 @@ class FullDisk(HastyDisk):
 
     is_full = False
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
         if self.is_full:
             raise OSError(28, "No space left on device", str(path))
-        super().allocate(descriptor, path, size_bytes)
+        super().allocate(descriptor, path, start, size_bytes)
 
 
 # queues in RocksDB and in files

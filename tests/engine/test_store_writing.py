@@ -119,10 +119,10 @@ class FullDisk(Disk):
     def __init__(self) -> None:
         self.is_full = False
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
         if self.is_full:
             raise OSError(errno.ENOSPC, "no space left on device")
-        super().allocate(descriptor, path, size_bytes)
+        super().allocate(descriptor, path, start, size_bytes)
 
 
 def fill(store: MessageStore, stored: int) -> int:

@@ -151,10 +151,9 @@ class RefusingDisk(HastyDisk):
     is_full = False
     is_broken = False
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
         if self.is_full:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        os.ftruncate(descriptor, size_bytes)
 
     def sync(self, descriptor: int, path: Path) -> None:
         if self.is_broken:

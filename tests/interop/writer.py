@@ -51,15 +51,15 @@ class DeadlyDisk(Disk):
         self._plan = plan
         self._files = 0
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
-        if path.parent.name != "commitlog":
-            super().allocate(descriptor, path, size_bytes)
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
+        if path.parent.name != "commitlog" or start:  # a step of a file that is there
+            super().allocate(descriptor, path, start, size_bytes)
             return
         self._files += 1
         deadly = self._files == self._plan.die_at_file
         if deadly and self._plan.die_before:
             os.kill(os.getpid(), signal.SIGKILL)
-        super().allocate(descriptor, path, size_bytes)
+        super().allocate(descriptor, path, start, size_bytes)
         if deadly:
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -236,6 +236,38 @@ def test_a_full_disk(tmp_path: Path) -> None:
         assert (queue.parent / "0.log").read_bytes() == b"".join(lines[:taken])
 
 
+def test_space_in_steps(tmp_path: Path) -> None:
+    """5.18 A queue's file takes disk space in steps, each before a message needs it: a queue of a few messages takes
+    4 KiB. Where the disk has no space for a step, that write is refused as in 5.8, and queues that need none go on."""
+    config = {"preallocate": False}  # nothing takes space meanwhile
+    with (
+        small_disk(tmp_path / "disk", 24 << 20) as disk,
+        mounted(tmp_path, store=disk / "store", config=config) as mount,
+    ):
+        mount.topic("orders@queues=100")
+        topic = mount.root / "orders"
+        publish(topic / "0" / "append", b"first\n")
+        (file,) = (disk / "store" / "consumequeue" / "orders" / "0").iterdir()
+        assert file.stat().st_blocks * 512 == 4096
+        with (disk / "ballast").open("wb") as ballast:
+            free = os.statvfs(disk)
+            os.posix_fallocate(ballast.fileno(), 0, free.f_bavail * free.f_frsize - (200 << 10))
+        refused = []
+        for queue in range(1, 100):
+            try:
+                publish(topic / str(queue) / "append", b"first\n")
+            except OSError as error:
+                assert error.errno == errno.ENOSPC  # noqa: PT017 (most end in it)
+                refused.append(queue)
+        assert 20 < len(refused) < 80
+        publish(topic / "0" / "append", b"second\n")
+        (disk / "ballast").unlink()
+        for queue in refused:
+            publish(topic / str(queue) / "append", b"first\n")
+        assert (topic / "0.log").read_bytes() == b"first\nsecond\n"
+        assert [(topic / f"{queue}.log").read_bytes() for queue in range(1, 100)] == [b"first\n"] * 99
+
+
 def test_what_was_begun_before_a_refused_write(tmp_path: Path) -> None:
     """5.16 What was begun before a write that was refused is half a message. It is published when the rest has come,
     and else not: a close or an fsync before that fails with the errno of the write."""

@@ -385,9 +385,30 @@ MUTANTS = (
     Mutant(
         "pending-entries-shift-the-reserved-files",
         "engine/derived/consume_queue.py",
-        "        queue_offset = self._max + self.pending\n        used",
-        "        queue_offset = self._max ^ self.pending\n        used",
+        "        queue_offset = self._max + self.pending\n        size",
+        "        queue_offset = self._max ^ self.pending\n        size",
         ("tests/engine/derived/test_consume_queue.py",),
+    ),
+    Mutant(
+        "reserved-files-have-no-space-for-their-entries",
+        "engine/derived/consume_queue.py",
+        "            file.writable(0, min(size, file.size))\n",
+        "            file.writable(0, 0)\n",
+        ("tests/engine/derived/test_consume_queue.py", "tests/engine/test_space.py"),
+    ),
+    Mutant(
+        "bytes-are-written-where-no-space-is-allocated",
+        "engine/files/mapped_file.py",
+        "self._allocated_from <= start and end <= self.allocated\n",
+        "self._allocated_from <= start\n",
+        ("tests/engine/files/test_mapped_file.py",),
+    ),
+    Mutant(
+        "space-elsewhere-counts-for-what-is-appended",
+        "engine/files/mapped_file.py",
+        "        if follows or first <= self.wrote <= until:",
+        "        if follows or first <= until:",
+        ("tests/engine/files/test_mapped_file.py",),
     ),
     Mutant(
         "newest-file-is-not-written-again",

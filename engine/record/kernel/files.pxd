@@ -26,7 +26,7 @@ cdef class Mapped:
 
 
 cdef class FilePositions:
-    cdef public int64_t start, size, wrote, readable
+    cdef public int64_t start, size, wrote, readable, allocated
     cdef public object _buffer
     cdef public Mapped _mapped
     cdef object _memory

@@ -41,6 +41,7 @@ class FilePositions:
     size: int
     wrote: int
     readable: int
+    allocated: int
     _buffer: memoryview | None
     _target: memoryview | None
     _mapped: Mapped | None

@@ -225,8 +225,8 @@ cdef class Mapped:
 
 
 cdef class FilePositions:
-    """Where the data of a mapped file ends, the memory that is read, None until it was looked at, and the memory that
-    its writer writes to. One thread at a time writes."""
+    """Where the data of a mapped file ends, and before which position it has disk space for more; the memory that is
+    read, None until it was looked at, and the memory that its writer writes to. One thread at a time writes."""
 
     @property
     def _target(self):
@@ -239,11 +239,11 @@ cdef class FilePositions:
         self.pages = None if memory is None else Pages(memory, writable=True)
 
     cdef bint takes(self, Py_ssize_t size):
-        """Whether so many bytes may be written at `wrote`, and are readable then."""
+        """Whether so many bytes may be written at `wrote`, and are readable then. `allocated` is at most `size`."""
         return (
             self.pages is not None
             and self._buffer is None
-            and 0 <= self.wrote <= min(self.size, self.pages.size) - size
+            and 0 <= self.wrote <= min(self.allocated, self.pages.size) - size
             and not is_refused(self.pages.data + self.wrote, size)
         )
 

@@ -148,7 +148,7 @@ def test_numbering_that_restarts_below_the_oldest_file_replaces_the_queue(open_q
 
 
 def test_a_full_disk_is_noticed_by_reserve_before_anything_is_stored(tmp_path: Path) -> None:
-    disk = FullDisk(files=1)
+    disk = FullDisk(allocations=1)
     queue = ConsumeQueue("t", 0, FileQueue(tmp_path / "q", FILE_BYTES, Access.WRITE, disk=disk))
     queue.recover()
     queue.reserve(5)
@@ -156,10 +156,43 @@ def test_a_full_disk_is_noticed_by_reserve_before_anything_is_stored(tmp_path: P
     with pytest.raises(StoreFullError):
         queue.reserve(4)
     assert queue.max_offset == 5
-    disk.files = 3
+    disk.allocations = 3
     queue.reserve(12)
-    disk.files = 0
+    disk.allocations = 0
     assert queue.append(5, entries_of([50 + 10 * i for i in range(12)])) == 12
+    queue.close()
+
+
+def test_a_queue_begins_with_all_of_its_blanks_or_not_at_all(tmp_path: Path) -> None:
+    """Half of them would give its first entry another queue offset."""
+    disk, entries = FullDisk(allocations=1), 4096
+    queue = ConsumeQueue("t", 0, FileQueue(tmp_path / "q", entries * 20, Access.WRITE, disk=disk))
+    queue.recover()
+    for _ in range(2):
+        disk.allocations = 1
+        with pytest.raises(StoreFullError):
+            queue.append(entries - 100, entries_of([0, 10]))
+        assert list((tmp_path / "q").iterdir()) == []
+        assert (queue.first_offset, queue.max_offset) == (0, 0)
+    disk.allocations = 9
+    queue.append(entries - 100, entries_of([0, 10]))
+    assert (queue.min_offset, queue.max_offset, places_in(queue)) == (entries - 100, entries - 98, [0, 10])
+    queue.files.flush()
+    queue.close()
+
+
+def test_what_is_reserved_has_its_space(tmp_path: Path) -> None:
+    disk, entries = FullDisk(allocations=1), 4096
+    queue = ConsumeQueue("t", 0, FileQueue(tmp_path / "q", entries * 20, Access.WRITE, disk=disk))
+    queue.recover()
+    disk.allocations = 1 << 20
+    queue.pending = 300
+    assert queue.reserve(9_000) == 300
+    disk.allocations = 0
+    assert queue.append(0, entries_of([10 * i for i in range(300)])) == 300
+    queue.pending = 0
+    assert queue.append(300, entries_of([10 * i for i in range(300, 9_300)])) == 9_000
+    assert sum(file.stat().st_blocks * 512 for file in (tmp_path / "q").iterdir()) < 9_300 * 20 + 3 * 8192
     queue.close()
 
 

@@ -268,7 +268,7 @@ def test_lost_records_without_damage_lead_to_the_record_before_them(tmp_path: Pa
 
 
 def test_reserve_refuses_before_anything_is_stored(tmp_path: Path) -> None:
-    disk = FullDisk(files=1)
+    disk = FullDisk(allocations=1)
     derived = Derived(tmp_path, 160, 7, 20, disk)
     queue = derived.queues.get_or_create("t", 0)
     dispatcher = write_dispatcher(derived.index)

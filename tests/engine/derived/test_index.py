@@ -165,7 +165,7 @@ def test_many_single_records_go_into_the_files_by_themselves(tmp_path: Path) -> 
 
 
 def test_keys_wait_in_memory_while_the_disk_is_full(tmp_path: Path) -> None:
-    disk = FullDisk(files=1)
+    disk = FullDisk(allocations=1)
     index = new_index(tmp_path / "full", disk=disk)
     wanted: list[Record] = [("t", ["k", "k2"])] * 7
     put_at_once(index, wanted[:5])
@@ -174,7 +174,7 @@ def test_keys_wait_in_memory_while_the_disk_is_full(tmp_path: Path) -> None:
     put(index, wanted[5:], 5)
     assert len(index.files) == 1
     assert list(index.candidates("t", "k")) == [place_of(number) for number in reversed(range(7))]
-    disk.files = 5
+    disk.allocations = 5
     index.flush()
     roomy = new_index(tmp_path / "roomy")
     put(roomy, wanted)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.files.disk import Disk, create_allocated, make_directory, remove_file, replace_file
+from engine.files.disk import Disk, create_whole, lengthen, make_directory, remove_file, replace_file
+from engine.files.mapped_file import Access, MappedFile
 
 
 class Journal(Disk):
@@ -16,9 +17,9 @@ class Journal(Disk):
         self.lines: list[tuple[str, str, bool]] = []
         self.no_unnamed_files = False
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
         self.lines.append(("allocate", path.name, path.exists()))
-        super().allocate(descriptor, path, size_bytes)
+        super().allocate(descriptor, path, start, size_bytes)
 
     def sync(self, descriptor: int, path: Path) -> None:
         self.lines.append(("sync", path.name, path.exists()))
@@ -51,7 +52,7 @@ def test_a_replacement_that_fails_leaves_the_old_content_and_no_litter(tmp_path:
 
 def test_a_created_files_name_appears_when_the_file_is_whole_and_synced(tmp_path: Path) -> None:
     disk, path = Journal(), tmp_path / "file"
-    os.close(create_allocated(path, 10_000, disk, sync=True))
+    MappedFile.create(path, 10_000, Access.WRITE, disk=disk, sync=True).close()
     assert disk.lines == [("allocate", "file", False), ("sync", "file", False)]
     assert path.read_bytes() == bytes(10_000)
 
@@ -62,13 +63,29 @@ def test_creation_works_where_unnamed_files_do_not(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "link", refuse)
     path = tmp_path / "file"
-    os.close(create_allocated(path, 10_000, Disk(), sync=True))
+    os.close(create_whole(path, lambda descriptor: lengthen(descriptor, path, 10_000)))
     assert path.read_bytes() == bytes(10_000)
 
 
 def test_make_directory_names_what_must_be_synced(tmp_path: Path) -> None:
     assert make_directory(tmp_path / "a" / "b") == [tmp_path, tmp_path / "a"]
     assert make_directory(tmp_path / "a" / "b") == []
+
+
+def test_make_directory_looks_no_further_up_than_the_first_folder_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    stat = os.stat
+
+    def noting(path: Path, **options: bool) -> os.stat_result:
+        looked.append(str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", noting)
+    make_directory(tmp_path / "a" / "b")
+    assert str(tmp_path) in looked
+    assert str(tmp_path.parent) not in looked
 
 
 def test_remove_file_is_content_with_a_missing_one(tmp_path: Path) -> None:

@@ -28,11 +28,11 @@ class Journal(Disk):
         self.error: OSError | None = None
         self.files_left = 1_000_000
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
         if self.files_left == 0:
             raise OSError(errno.ENOSPC, "full")
         self.files_left -= 1
-        super().allocate(descriptor, path, size_bytes)
+        super().allocate(descriptor, path, start, size_bytes)
 
     def sync(self, descriptor: int, path: Path) -> None:
         if self.error:

@@ -10,7 +10,7 @@ import pytest
 
 from engine.errors import RetiredFileError, StoreFullError, TruncatedFileError, UnreadableRangeError
 from engine.files.disk import Disk
-from engine.files.mapped_file import LARGE_BYTES, Access, MappedFile
+from engine.files.mapped_file import LARGE_BYTES, MOST_STEP_BYTES, PAGE_BYTES, Access, MappedFile
 
 SIZE = 4 * 4096
 
@@ -21,15 +21,17 @@ class RecordingDisk(Disk):
     def __init__(self) -> None:
         self.synced: list[Path] = []
         self.allocated: list[Path] = []
+        self.ranges: list[tuple[int, int]] = []
         self.sync_error: OSError | None = None
         self.allocate_error: OSError | None = None
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
         if self.allocate_error:
-            os.pwrite(descriptor, b"part of it", 0)
+            os.pwrite(descriptor, b"" if start else b"part of it", 0)
             raise self.allocate_error
         self.allocated.append(path)
-        super().allocate(descriptor, path, size_bytes)
+        self.ranges.append((start, start + size_bytes))
+        super().allocate(descriptor, path, start, size_bytes)
 
     def sync(self, descriptor: int, path: Path) -> None:
         if self.sync_error:
@@ -218,8 +220,113 @@ def test_a_foreign_file_gets_its_space_before_our_first_write(path: Path, found:
     assert disk.allocated == []
     file.append(b"b" * 6000)
     assert disk.allocated == [path]
-    assert path.stat().st_blocks * 512 >= SIZE
+    assert 6100 <= path.stat().st_blocks * 512 < SIZE
     assert path.read_bytes() == b"a" * 100 + b"b" * 6000 + bytes(SIZE - 6100)
+    file.close()
+
+
+def test_a_file_in_steps_has_its_length_and_takes_a_page(path: Path) -> None:
+    file = MappedFile.create(path, 10 << 20, Access.WRITE, in_steps=True)
+    assert path.stat().st_size == 10 << 20
+    assert path.stat().st_blocks * 512 == PAGE_BYTES
+    file.close()
+
+
+def test_steps_grow_to_a_limit_and_come_before_what_is_written(path: Path) -> None:
+    size, disk = 3 * MOST_STEP_BYTES + 1000, RecordingDisk()
+    file = MappedFile.create(path, size, Access.WRITE, disk=disk, in_steps=True)
+    while not file.full:
+        file.append(bytes(min(1000, file.remaining)))
+        assert file.wrote <= disk.ranges[-1][1]
+    assert [end for _, end in disk.ranges[:-1]] == [start for start, _ in disk.ranges[1:]]
+    assert [end - start for start, end in disk.ranges[:4]] == [PAGE_BYTES, PAGE_BYTES, 2 * PAGE_BYTES, 4 * PAGE_BYTES]
+    assert max(end - start for start, end in disk.ranges) == MOST_STEP_BYTES
+    assert disk.ranges[-1][1] == size
+    assert path.stat().st_blocks * 512 >= size
+    file.close()
+
+
+WRITES: dict[str, Callable[[MappedFile, int], object]] = {
+    "append": lambda file, length: file.append(b"w" * length),
+    "append_head_last": lambda file, length: file.append_head_last(b"w" * length),
+    "ready": lambda file, length: file.ready(length),
+}
+
+
+@pytest.mark.parametrize("length", [1, PAGE_BYTES, LARGE_BYTES + 1])
+@pytest.mark.parametrize("how", WRITES)
+def test_a_step_that_the_disk_refuses_changes_nothing(path: Path, length: int, how: str) -> None:
+    disk = RecordingDisk()
+    file = MappedFile.create(path, 1 << 20, Access.WRITE, disk=disk, in_steps=True)
+    file.append(b"k" * PAGE_BYTES)
+    disk.allocate_error = OSError(errno.ENOSPC, "full")
+    for _ in range(2):
+        with pytest.raises(StoreFullError):
+            WRITES[how](file, length)
+    assert (file.wrote, file.readable) == (PAGE_BYTES, PAGE_BYTES)
+    assert path.read_bytes()[PAGE_BYTES:].strip(b"\0") == b""
+    disk.allocate_error = None
+    file.append(b"w" * length)
+    assert bytes(file.pages()) == b"k" * PAGE_BYTES + b"w" * length
+    file.close()
+
+
+def test_a_file_that_was_evicted_has_its_space(path: Path) -> None:
+    disk = RecordingDisk()
+    file = MappedFile.create(path, SIZE, Access.WRITE, disk=disk, in_steps=True)
+    file.append(b"first")
+    assert file.evict()
+    disk.allocate_error = OSError(errno.ENOSPC, "full")
+    file.append(b"second")
+    assert bytes(file.pages()) == b"firstsecond"
+    file.close()
+
+
+def sparse(path: Path, size: int, written: int) -> None:
+    """A file of a broker: real as far as it is written."""
+    path.write_bytes(b"b" * written)
+    os.truncate(path, size)
+
+
+def test_what_another_program_left_sparse_stays_sparse_behind_the_step(path: Path) -> None:
+    size = 16 << 20
+    sparse(path, size, 3 << 20)
+    before, disk = path.stat().st_blocks, RecordingDisk()
+    file = MappedFile(path, size, Access.WRITE, disk=disk)
+    file.set_end(3 << 20)
+    assert bytes(file.view(0, 3)) == b"bbb"
+    file.truncate(3 << 20)
+    assert path.stat().st_blocks == before, "only read"
+    file.append(b"ours")
+    assert disk.ranges == [(3 << 20, 6 << 20)]
+    assert path.stat().st_blocks * 512 < 7 << 20
+    file.close()
+
+
+def test_space_before_the_first_step_is_not_believed(path: Path) -> None:
+    """A program that died may have left a hole anywhere."""
+    sparse(path, SIZE, 0)
+    disk = RecordingDisk()
+    file = MappedFile(path, SIZE, Access.WRITE, disk=disk)
+    file.set_end(2 * PAGE_BYTES)
+    file.append(b"ours")
+    file.truncate(100)
+    file.append(b"again")
+    assert [start for start, _ in disk.ranges] == [2 * PAGE_BYTES, 0]
+    file.close()
+
+
+def test_space_elsewhere_is_none_for_what_is_appended(path: Path) -> None:
+    sparse(path, SIZE, 0)
+    disk = RecordingDisk()
+    file = MappedFile(path, SIZE, Access.WRITE, disk=disk)
+    file.set_end(10)
+    file.writable(2 * PAGE_BYTES, 3 * PAGE_BYTES)
+    assert file.allocated <= file.wrote, "the kernel appends before this"
+    file.append(b"ours")
+    assert [start for start, _ in disk.ranges] == [2 * PAGE_BYTES, 0]
+    file.writable()
+    assert disk.ranges[-1][1] == SIZE
     file.close()
 
 

@@ -32,14 +32,14 @@ class SmallDisk(Disk):
         self.gate = threading.Event()
         self.gate.set()
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
         assert self.gate.wait(60)
         with self.tried:
             self.journal.append(f"allocate {int(path.name)}")
             self.tried.notify_all()
         if int(path.name) >= self.full_from:
             raise OSError(errno.ENOSPC, "full")
-        super().allocate(descriptor, path, size_bytes)
+        super().allocate(descriptor, path, start, size_bytes)
 
     def sync(self, descriptor: int, path: Path) -> None:
         self.journal.append(f"sync {int(path.name)}")

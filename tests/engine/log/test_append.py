@@ -126,6 +126,18 @@ def fill_memtable(parts: Parts) -> None:
     parts.keys.settles_at = len(parts.keys) + 1
 
 
+def use_up_the_log(parts: Parts) -> None:
+    file = parts.log.files.last
+    assert file is not None
+    file.allocated = file.wrote + record().size + 7
+
+
+def use_up_the_queue(parts: Parts) -> None:
+    file = parts.queue.files.last
+    assert file is not None
+    file.allocated = file.wrote + ENTRY.itemsize - 1
+
+
 def end_wrongly(parts: Parts) -> None:
     assert parts.log.files.last is not None
     parts.log.files.last.wrote = -1
@@ -140,6 +152,8 @@ RARE = [
     hold_back,
     be_behind,
     fill_memtable,
+    use_up_the_log,
+    use_up_the_queue,
     end_wrongly,
 ]
 

@@ -57,11 +57,11 @@ class FewFiles(Disk):
     def __init__(self, files: int) -> None:
         self.files_left = files
 
-    def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
         if self.files_left == 0:
             raise OSError(errno.ENOSPC, "full")
         self.files_left -= 1
-        super().allocate(descriptor, path, size_bytes)
+        super().allocate(descriptor, path, start, size_bytes)
 
 
 def opened(directory: Path, *, disk: Disk | None = None, pool: BufferPool | None = None) -> CommitLog:
@@ -154,7 +154,7 @@ def test_a_record_is_not_there_before_its_first_eight_bytes(tmp_path: Path, monk
             written.append((place.start, place.stop))
             target[place] = data
 
-    monkeypatch.setattr(MappedFile, "_prepare_target", lambda _: Spy())
+    monkeypatch.setattr(MappedFile, "_prepare_target", lambda *_: Spy())
     monkeypatch.setattr("engine.files.mapped_file.require_read", lambda *_: None)  # a spy has no pages
     file._target = None
     log.append(Record(60), 1)
@@ -205,6 +205,27 @@ def test_parts_over_several_files_are_all_refused_by_a_full_disk(tmp_path: Path)
     disk.files_left = 3
     stored = log.append_all([Record(2_000), Record(3_000), Record(3_000)], [1, 2, 3])
     assert [physical_offset for physical_offset, _ in stored] == [SIZE, 2 * SIZE, 3 * SIZE]
+    log.files.close()
+
+
+def test_a_sparse_log_gets_space_for_all_parts_before_the_first_byte(tmp_path: Path) -> None:
+    """A broker's log file, of which each part would be in another step."""
+    (tmp_path / f"{0:020d}").write_bytes(b"x" * 8_192)
+    os.truncate(tmp_path / f"{0:020d}", 1 << 20)
+    disk = FewFiles(0)
+    log = CommitLog(FileQueue(tmp_path, 1 << 20, Access.WRITE, disk=disk), Clock())
+    log.resume(8_192, 0)
+    parts = [Record(5_000), Record(100_000), Record(300_000)]
+    for _ in range(2):
+        with pytest.raises(StoreFullError):
+            log.append(Record(5_000), 1)
+        with pytest.raises(StoreFullError):
+            log.append_all(parts, [1, 2, 3])
+        assert log.wrote_end == 8_192
+        assert not any(contents(tmp_path)[0][8_192:])
+    disk.files_left = 1
+    assert [offset for offset, _ in log.append_all(parts, [1, 2, 3])] == [8_192, 13_192, 113_192]
+    assert (tmp_path / f"{0:020d}").stat().st_blocks * 512 < 500_000
     log.files.close()
 
 

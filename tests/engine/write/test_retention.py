@@ -492,10 +492,10 @@ def test_that_there_is_no_space_is_told_until_there_is(tmp_path: Path, world: Wo
     class Full(HastyDisk):
         is_full = False
 
-        def allocate(self, descriptor: int, path: Path, size_bytes: int) -> None:
+        def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
             if self.is_full:
                 raise OSError(errno.ENOSPC, "No space left on device")
-            super().allocate(descriptor, path, size_bytes)
+            super().allocate(descriptor, path, start, size_bytes)
 
     disk = Full()
     with cleaned(tmp_path / "store", world, None, disk=disk, preallocate=False) as store:
