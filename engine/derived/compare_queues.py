@@ -155,11 +155,11 @@ class CheckedQueue:
         if file is None or not file.start <= position < file.start + file.size:
             return
         try:
-            rest = np.frombuffer(file.whole(), np.uint8)[position - file.start :]
+            rest, ranges = file.whole(), list(file.data_ranges(position - file.start))
         except ReadError as error:
             yield Problem(ProblemKind.WRONG_SIZE, f"{self._folder}/{file.path.name}", -1, str(error))
             return
-        if rest.any():
+        if any(np.frombuffer(rest[start:end], np.uint8).any() for start, end in ranges):
             yield self._problem(self._queue.max_offset, "bytes that are no entry follow the newest one")
 
     @property

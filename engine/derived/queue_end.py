@@ -62,7 +62,9 @@ def scanned_end(files: Sequence[MappedFile]) -> int:
     end, newest = (files[0].start if files else 0), -1
     for file in files:
         start, written = next(file.data_ranges(), (0, 0))
-        count = -(-written // ENTRY.itemsize) if start == 0 else 0
+        count, rest = divmod(min(written, file.readable), ENTRY.itemsize) if start == 0 else (0, 0)
+        if any(file.view(count * ENTRY.itemsize, rest)):  # an entry goes on where unwritten space may begin
+            count += 1
         entries = file.array(ENTRY, 0, min(count, file.readable // ENTRY.itemsize))
         valid = valid_prefix(entries, newest)
         end = file.start + valid * ENTRY.itemsize
