@@ -603,6 +603,12 @@ class ConsumeQueues:
 
     # durability and life
 
+    @property
+    def many_open(self) -> int:
+        """Number of queues whose files are soon evicted for others'. A file that was not flushed before is then synced
+        by the thread that opens another."""
+        return self._open_files.limit // 2 if self._open_files is not None else MANY_FILES
+
     def flush(self, changed: Iterable[ConsumeQueue], least_pages: int = 0) -> None:
         """Flush those of the changed queues that have at least `least_pages` unflushed pages (0: any byte).
         FlushFailedError; NoDescriptorError: the flush is incomplete."""

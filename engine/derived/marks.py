@@ -226,9 +226,10 @@ class RecoveryPointFile:
     def write(self, point: RecoveryPoint, queues: Callable[[], Extents]) -> None:
         """Store the recovery point durably. The data it covers must be on disk already. Its `queues` are those that
         changed since the last call; `queues()` has all. OSError: the next call stores all."""
-        line, room_bytes = _line(point), self._room_bytes
+        room_bytes = self._room_bytes
         self._room_bytes = 0  # until it is there
-        if len(line) <= room_bytes:
+        line = _line(point) if room_bytes else b""
+        if 0 < len(line) <= room_bytes:
             append_durably(self._path, line, self._disk)
             self._room_bytes = room_bytes - len(line)
         else:

@@ -31,7 +31,8 @@ class OpenFiles:
 
     def __init__(self, limit: int | None = None) -> None:
         """Keep up to `limit` files mapped; None: `files_allowed()`."""
-        self._limit = limit or files_allowed()
+        self.limit = limit or files_allowed()
+        """Number of files that are kept mapped."""
         self._lock = threading.Lock()
         self._files: OrderedDict[Evictable, None] = OrderedDict()
 
@@ -50,7 +51,7 @@ class OpenFiles:
 
     def _take_surplus(self) -> Evictable | None:
         with self._lock:
-            return self._files.popitem(last=False)[0] if len(self._files) > self._limit else None
+            return self._files.popitem(last=False)[0] if len(self._files) > self.limit else None
 
     def discard(self, file: Evictable) -> None:
         """Remove a file that is not mapped any more."""

@@ -72,6 +72,8 @@ class Durability:
         self._index_is_late = False
         self._unflushed = set(parts.queues.opened())
         """Queues that changed since the last thorough flush, apart from `dispatcher.touched`, the newest ones."""
+        self._passed_over: set[ConsumeQueue] = set()
+        """Queues that changed since the last thorough flush, and had too few pages for the others."""
         self._covered: RecoveryPoint | None = None
         self._checkpoint = CheckpointFile(parts.layout.checkpoint, parts.disk)
         self._committer: Committer | None = None
@@ -194,10 +196,15 @@ class Durability:
         if least_pages:  # a queue with that many pages was touched since the last time
             with self._log.lock:
                 touched = self._take_touched()
-            self._queues.flush(touched, least_pages)
+            self._passed_over |= touched
+            if len(self._passed_over) <= self._queues.many_open:
+                self._queues.flush(touched, least_pages)
+                return
+            self._queues.flush(self._passed_over)
         else:
             self._queues.flush(self._unflushed)
             self._unflushed.clear()
+        self._passed_over.clear()
 
     def _take_touched(self) -> set[ConsumeQueue]:
         """Add the queues that were touched since the last call to those that changed; return them. Call it under the

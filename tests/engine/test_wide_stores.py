@@ -92,13 +92,27 @@ def test_a_flush_looks_at_the_queues_that_changed(tmp_path: Path, queues: int, l
 def test_a_queue_that_a_short_flush_passed_over_is_flushed_by_the_next_thorough_one(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path, SMALL, create=True) as store:
         fill(store, 3)
-        durability = store._write_side.durability if store._write_side is not None else None
-        assert durability is not None
-        durability._flush_queues(least_pages=2)
+        assert store._write_side is not None
+        store._write_side.durability._flush_queues(least_pages=2)
         store.put(Message("T", b"more"), 1)
         assert {queue.files.flushed_offset for queue in store._parts.queues.opened()} == {0}
         store.flush()
         assert [queue.files.flushed_offset for queue in store._parts.queues] == [20, 40, 20]
+
+
+@pytest.mark.parametrize(("queues", "flushed"), [(10, {0}), (11, {20})])
+def test_files_that_may_soon_be_evicted_are_flushed_before(
+    tmp_path: Path, queues: int, flushed: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.files.open_files.files_allowed", lambda: 20)
+    with MessageStore.open(tmp_path, SMALL, create=True) as store:
+        fill(store, queues)
+        assert store._write_side is not None
+        store._write_side.durability._flush_queues(least_pages=2)
+        assert {queue.files.flushed_offset for queue in store._parts.queues.opened()} == flushed
+        point = read_recovery_point(tmp_path / "fsstore/coverage.json")
+        assert point is not None
+        assert point.queues == {}
 
 
 @pytest.mark.parametrize("queues", WIDTHS)
