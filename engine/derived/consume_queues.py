@@ -29,12 +29,13 @@ from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
 from engine.files.paths import open_folder, remove_tree, require_held
 from engine.files.watch import Watch
-from engine.log.entries import ENTRY, ENTRY_STRUCT, Entries
+from engine.log.entries import ENTRY, ENTRY_STRUCT, Entries, starts_from
 from engine.log.evidence import Extents
 from engine.record.kernel.folders import read_ends
 from engine.results import QueueState
 
 Key = tuple[str, int]
+Entry = tuple[int, int, int]
 
 MANY_FILES = 64
 """More files than this are flushed by one sync of the filesystem, if it can do that."""
@@ -295,7 +296,9 @@ class ConsumeQueues:
 
     def _state_of_closed(self, key: Key) -> QueueState:
         if self._visible_end is None:
-            extent = self._rest_of(*key)
+            extent, ends = self._rest_of(*key), self._ends_at_rest(key)
+            if extent is not None and ends is not None and starts_from(ends[0], self._min_physical):
+                return QueueState(*key, *extent, 1)
             directory = Path(f"{self.directory}/{key[0]}/{key[1]}")
             found = glimpse(directory, self.file_bytes, extent[1] if extent else None, self._min_physical)
             if found is not None:
@@ -339,15 +342,21 @@ class ConsumeQueues:
 
     def _may_lead_into(self, key: Key, start: int, end: int) -> bool:
         """Whether a queue that is not open may lead to records in [start, end), by its oldest and newest entry."""
+        ends = self._ends_at_rest(key)
+        return ends is None or bool(ends[1][0] >= start and ends[0][0] < end)
+
+    def _ends_at_rest(self, key: Key) -> tuple[Entry, Entry] | None:
+        """The oldest and the newest entry of a queue at rest in one file. None: it is not, or has no entry, or can't be
+        read here."""
         extent = self._rest_of(*key)
         if extent is None or self._folder is None or not self._rests_in_one_file(key):
-            return True
+            return None
         path = f"{key[0]}/{key[1]}/{file_name(extent[0] * ENTRY.itemsize)}"
         ends = read_ends(self._folder, os.fsencode(path), (extent[1] - extent[0]) * ENTRY.itemsize, ENTRY.itemsize)
         if len(ends) < 2 * ENTRY.itemsize:
-            return True
-        (oldest, _, _), (newest, _, _) = ENTRY_STRUCT.iter_unpack(ends)
-        return bool(newest >= start and oldest < end)
+            return None
+        oldest, newest = ENTRY_STRUCT.iter_unpack(ends)
+        return oldest, newest
 
     def _keys(self) -> list[Key]:
         return [(topic, queue_id) for topic in sorted(self._ids) for queue_id in sorted(self._ids[topic])]

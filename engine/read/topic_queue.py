@@ -105,9 +105,11 @@ class TopicQueue:
             return UNKNOWN_ROWS
         if self.is_stale or self._bound() <= self._merged_end:
             return 0
-        ends = {queue.queue_id: queue.max_offset for queue in self._queues()}
-        known = self._sources
-        return sum(end - (known[number].taken if number in known else 0) for number, end in ends.items())
+        return sum(map(self._unmerged_of, self._queues()))
+
+    def _unmerged_of(self, queue: ConsumeQueue) -> int:
+        source = self._sources.get(queue.queue_id)
+        return max(queue.max_offset - (queue.min_offset if source is None else source.taken), 0)
 
     def merge_until(self, until_s: float = math.inf) -> bool:
         """Merge new messages until `until_s` (of time.monotonic); returns whether all are merged. WouldBlock on a

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from engine import Message, MessageStore, OpenMode, QueueState, Retention, StoreConfig
+from engine.derived.consume_queues import ConsumeQueues
+from engine.files.mapped_file import Access
+from engine.files.paths import hold_folder
 from tests.engine.storetools import SMALL, SMALL_SIZES, opened
 
 FILE_ENTRIES = SMALL_SIZES.consume_queue_entries
@@ -74,13 +77,19 @@ def test_no_queue_stays_open_for_its_state(stored: Path, tmp_path: Path, mode: O
 
 
 def test_the_queues_of_a_store_that_was_moved_away_are_not_shown_empty(tmp_path: Path) -> None:
-    path = tmp_path / "store"
+    path, moved = tmp_path / "store", tmp_path / "moved"
     with opened(path) as store:
         store.put(Message("orders", b"x"), 0)
-    with MessageStore.open(path, SMALL) as store:
-        path.rename(tmp_path / "moved")
-        for look in (lambda: store.bounds("orders", 0), store.queue_states, store.stats):
-            with pytest.raises(OSError, match="moved away"):
-                look()
-        (tmp_path / "moved").rename(path)
-        assert store.bounds("orders", 0).count == 1
+    end_hold = hold_folder(path)
+    queues = ConsumeQueues(path / "consumequeue", SMALL_SIZES.consume_queue_bytes, Access.WRITE)
+    queues.load()
+    path.rename(moved)
+    for look in (queues.get, queues.state):
+        with pytest.raises(OSError, match="moved away"):
+            look("orders", 0)
+    moved.rename(path)
+    queue = queues.get("orders", 0)
+    assert queue is not None
+    assert queue.max_offset == 1
+    queues.close()
+    end_hold()

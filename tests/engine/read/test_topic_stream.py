@@ -18,7 +18,7 @@ from engine.derived.consume_queue import ConsumeQueue
 from engine.errors import ExpiredMessageError, TopicNotFoundError
 from engine.log.entries import Entries
 from engine.read import topic_queue
-from engine.read.offset_index import BLOCK_MESSAGES
+from engine.read.offset_index import BLOCK_MESSAGES, QUICK_SUM_MESSAGES
 from tests.engine.storetools import SMALL, opened
 
 ALL = 1 << 24
@@ -230,6 +230,17 @@ def test_what_is_not_merged_yet_takes_long_where_many_queues_must_be_opened(tmp_
         assert store.topic_queue("t").unmerged == 0
         with nonblocking():
             assert store.topic_stream("t").size == 2 * count
+
+
+def test_messages_that_have_expired_do_not_make_a_merge_long(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.put_lines("t", b"line\n" * 2 * QUICK_SUM_MESSAGES, 0)
+        store._require_write_side().cleaner.apply(Retention(max_bytes=1, delete_pause_ms=0, delete_batch_files=1000))
+        store.clean()
+        left = store.bounds("t", 0).count
+        assert 0 < left < QUICK_SUM_MESSAGES
+    with opened(tmp_path) as store, nonblocking():
+        assert store.topic_stream("t").size == left * len("line\n")
 
 
 @pytest.mark.parametrize("mode", [OpenMode.WRITE, OpenMode.READ_ONLY])
