@@ -90,6 +90,8 @@ class ConsumeQueues:
         self._refreshed: list[Key] = []
         self._due: dict[Key, None] = {}
         """FOLLOW: queues that the next refresh looks at, in this order."""
+        self._states: dict[Key, QueueState] = {}
+        """FOLLOW: states of queues that are not open, each until a refresh looks at its queue."""
         self._sweep: Iterator[Key] = iter(())
         self._is_sweeping = self._is_sweep_due = False
         self._gone: list[Key] = []
@@ -285,12 +287,15 @@ class ConsumeQueues:
     def state(self, topic: str, queue_id: int) -> QueueState:
         """The state of a queue; one that is not open stays closed, because all queues together would take much memory.
         Zeros for a queue that does not exist. OSError."""
+        key = (topic, queue_id)
         with self._lock:
-            queue = self.by_key.get((topic, queue_id))
+            queue = self.by_key.get(key)
             if queue is None and queue_id not in self._ids.get(topic, ()):
                 return QueueState(topic, queue_id)
             try:
-                return self._state_of_closed((topic, queue_id)) if queue is None else _state_of(queue)
+                if queue is not None:
+                    return _state_of(queue)
+                return self._states.get(key) or self._state_of_closed(key)
             except RefusedReadError as error:
                 return QueueState(topic, queue_id, refused=error)
 
@@ -305,9 +310,12 @@ class ConsumeQueues:
                 return QueueState(*key, *found)
         queue = self._ready(key)
         try:
-            return _state_of(queue)
+            state = _state_of(queue)
         finally:
             queue.close()
+        if self._visible_end is not None:
+            self._states[key] = state
+        return state
 
     def newest_entries(self, count: int) -> Iterator[Entries]:
         """Up to `count` of the newest entries of each queue, read from its files now. Queues that the disk refuses are
@@ -444,6 +452,7 @@ class ConsumeQueues:
                 self._min_physical = min_physical_offset
                 self._to_expire = self.opened()
                 self._is_sweep_due = True  # FOLLOW: their writer deletes their first files now
+                self._states.clear()
         while self._to_expire:
             self._expire(self._to_expire[-1])
             self._to_expire.pop()
@@ -537,6 +546,7 @@ class ConsumeQueues:
         """List the folders that may have changed. All opened queues are due."""
         self._sweep, self._is_sweeping, self._is_sweep_due = iter(()), False, False
         self._due.update(dict.fromkeys(self.by_key))
+        self._states.clear()
         self._list(list(self._watches))
 
     def _look_at(self, named: list[Key], topics: Iterable[str]) -> None:
@@ -551,11 +561,12 @@ class ConsumeQueues:
         self._due.update(((topic, queue_id), None) for topic in listed for queue_id in self._ids.get(topic, ()))
 
     def _next_part(self) -> list[Key]:
-        """The next part of the sweep over the opened queues and the topics' folders. One begins after a change."""
+        """The next part of the sweep over the queues in use and the topics' folders. One begins after a change."""
         part = list(islice(self._sweep, SWEPT_QUEUES))
         if not part and self._is_sweep_due:
             self._is_sweep_due = False
-            self._sweep = chain(list(self.by_key), ((topic, _FOLDER) for topic in list(self._watches)))
+            folders = ((topic, _FOLDER) for topic in list(self._watches))
+            self._sweep = chain(list(self.by_key), list(self._states), folders)
             part = list(islice(self._sweep, SWEPT_QUEUES))
         self._is_sweeping = bool(part)
         return part
@@ -571,6 +582,8 @@ class ConsumeQueues:
             if queue.is_stale:
                 with self._lock:
                     self._drop(key)
+        with self._lock:  # not while another thread finds its state
+            self._states.pop(key, None)
         del self._due[key]
 
     def forget(self, file_bytes: int) -> None:
@@ -584,7 +597,7 @@ class ConsumeQueues:
             self._watch.forget()
             self._min_physical = 0
             self._visible_end = None if self._is_made_here else 0  # a queue opened before `refresh` is empty
-            self._to_expire, self._expired, self._refreshed, self._due = [], [], [], {}
+            self._to_expire, self._expired, self._refreshed, self._due, self._states = [], [], [], {}, {}
             self._sweep, self._is_sweeping, self._is_sweep_due = iter(()), False, False
             self.generation += 1
             self.removals += 1
@@ -600,6 +613,7 @@ class ConsumeQueues:
 
     def _drop(self, key: Key) -> None:
         queue = self.by_key.pop(key, None)
+        self._states.pop(key, None)
         if queue is not None:
             queue.is_stale = True
             queue.close()

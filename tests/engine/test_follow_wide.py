@@ -17,7 +17,7 @@ import pytest
 
 from engine import FileSizes, Message, MessageStore, NoDescriptorError, OpenMode, Retention, StoreListener
 from engine.derived.consume_queue import ConsumeQueue
-from engine.derived.consume_queues import SWEPT_QUEUES
+from engine.derived.consume_queues import SWEPT_QUEUES, ConsumeQueues
 from engine.open.follower import Follower
 from tests.engine.light_queues import naming, put_as_broker
 from tests.engine.storetools import SMALL, bodies
@@ -180,6 +180,57 @@ def test_messages_for_queues_that_nobody_asked_for_open_none(tmp_path: Path) -> 
             settle(tmp_path, follower)
             assert follower._parts.queues.opened() == []
             assert [bodies(follower, topic, 3) for topic in names(3)] == [[b"first", b"news"]] * 3
+
+
+def test_states_of_queues_that_are_not_open_are_found_once_until_they_change(
+    tmp_path: Path, unswept: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MessageStore.open(tmp_path, SMALL, create=True) as writer:
+        make(writer, 3)
+        with MessageStore.open(tmp_path, FOLLOW) as follower:
+            settle(tmp_path, follower)
+            found: list[Key] = []
+
+            def noting(queues: ConsumeQueues, key: Key) -> ConsumeQueue:
+                found.append(key)
+                return ready(queues, key)
+
+            ready = ConsumeQueues._ready
+            monkeypatch.setattr(ConsumeQueues, "_ready", noting)
+
+            def counts() -> dict[Key, int]:
+                found.clear()
+                return {(one.topic, one.queue): one.max_offset for one in follower.queue_states()}
+
+            expected = dict.fromkeys(((topic, queue) for topic in names(3) for queue in range(QUEUES)), 1)
+            assert counts() == expected
+            assert counts() == expected
+            assert found == []
+            writer.put(Message("topic-0001", b"news"), 4)
+            follower.refresh()
+            expected["topic-0001", 4] = 2
+            assert counts() == expected
+            assert found == [("topic-0001", 4)]
+            writer.delete_topic("topic-0002")
+            writer.create_topic("topic-0002", QUEUES)
+            follower.refresh()
+            expected.update(dict.fromkeys((("topic-0002", queue) for queue in range(QUEUES)), 0))
+            assert counts() == expected
+            assert follower._parts.queues.opened() == []
+
+
+def test_a_state_that_no_record_changes_is_found_again_in_its_turn(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path, ONE_FILE, create=True) as writer:
+        make(writer, 6)
+        with MessageStore.open(tmp_path, FOLLOW) as follower:
+            settle(tmp_path, follower)
+            assert {one.max_offset for one in follower.queue_states()} == {1}
+            cut = entries_of(tmp_path, "topic-0005", 2)
+            written_over(cut, bytes(cut.stat().st_size))
+            writer.put(Message("topic-0000", b"news"), 7)
+            sweep(follower, 6)
+            changed = {(one.topic, one.queue, one.max_offset) for one in follower.queue_states() if one.max_offset != 1}
+            assert changed == {("topic-0000", 7, 2), ("topic-0005", 2, 0)}
 
 
 def test_a_torn_tail_has_all_queues_searched_for_a_tenth_of_the_time(
