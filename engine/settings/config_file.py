@@ -11,6 +11,7 @@ This is JSON with unquoted integer keys. Each file's previous version is kept as
 missing, empty or cut. We write plain JSON, which RocketMQ reads. The file that is replaced becomes the backup.
 """
 
+import errno
 import json
 import os
 import re
@@ -30,7 +31,7 @@ Version = tuple[FileVersion, FileVersion]
 
 BACKUP_SUFFIX = ".bak"
 MOST_BYTES = 64 << 20
-"""Limit for reading a file: about 300,000 topics."""
+"""Limit for reading and writing a file: about 300,000 topics."""
 
 # A string (left unchanged), or an integer in the position of a key.
 # An unterminated string extends to the end of the text, so that it is searched only once.
@@ -96,6 +97,8 @@ def replace_config(path: Path, text: Sequence[Buffer], disk: Disk, written: Vers
 
     Between the two renames only the backup is there, which is read then.
     """
+    if sum(map(len, text)) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it would have more than {MOST_BYTES:,} bytes, and not be read again", str(path))
     for directory in make_directory(path.parent):
         disk.sync_directory(directory)
     is_kept = (written is not None and version_of(path) == written) or _is_kept(path, disk)

@@ -97,8 +97,7 @@ class TopicTable:
         """Sentences about the file if it can't be parsed, else about the entries that are left out."""
         if self.problem is not None:
             return [str(self.problem)]
-        with self._lock:
-            left_out = sorted(self._entries.keys() - self._topics.keys())
+        left_out = sorted(self._entries.keys() - self._topics.keys())
         shown = [f"{self._path}: the entry of topic {topic[:255]!r} is left out" for topic in left_out[:MOST_TOLD]]
         more = len(left_out) - len(shown)
         return [*shown, f"{self._path}: {more:,} more entries are left out"] if more else shown
@@ -188,9 +187,9 @@ class TopicTable:
                 lines = _exchanged(lines, _line(topic, known), _line(topic, entries[topic]))
         new = [_line(topic, entry) for topic, entry in entries.items() if topic not in self._entries]
         self._write([*lines, b"".join(new)])
-        self._entries |= entries
         configs = _configs(entries)
         self._topics |= configs
+        self._entries |= entries
         self.unwritable |= _unwritable(configs)
 
     def _encoded(self) -> list[bytes]:

@@ -415,6 +415,19 @@ def test_a_batch_for_which_the_disk_has_no_space_makes_none(path: Path, fails_at
     assert written(path)["somethingNew"] == {"7": "kept"}
 
 
+def test_a_file_that_would_be_too_long_to_be_read_is_not_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = table(path)
+    topics.create({"old": 4})
+    before = path.read_bytes()
+    monkeypatch.setattr(config_file, "MOST_BYTES", len(before) + 100)
+    with pytest.raises(OSError, match=r"more than .* bytes") as refused:
+        topics.create({"new": 4})
+    assert refused.value.errno == errno.EFBIG
+    assert written(path)["topicConfigTable"].keys() == {"old"}
+    assert topics.names() == table(path).names() == ["old"]
+    assert topics.ensure("old", 9)
+
+
 # the file before
 
 
