@@ -27,7 +27,7 @@ def test_all_is_done_by_one_thread_and_what_is_too_much_is_dropped() -> None:
     threads = threading.active_count()
     for _ in range(10 * MOST_WAITING):
         ahead.ask(work)
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     gate.set()
     for _ in range(1 + MOST_WAITING):
         assert done.acquire(timeout=60)

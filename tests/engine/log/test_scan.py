@@ -92,4 +92,4 @@ def test_damage_in_a_long_file_costs_what_it_hit_while_the_next_chunk_is_read_ah
     found = [place for run in scan for place in run.records.headers["physical_offset"].tolist()]
     assert found == [place for row, place in enumerate(places) if row not in hit]
     assert [one.start for one in scan.damaged] == [places[row] for row in (0, 60, 90, 140)]
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
