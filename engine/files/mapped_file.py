@@ -32,6 +32,7 @@ from engine.errors import (
     ReadError,
     RefusedReadError,
     RetiredFileError,
+    StoreFullError,
     TruncatedFileError,
 )
 from engine.files.disk import Disk, allocate, create_whole, lengthen, space_for
@@ -467,14 +468,21 @@ class MappedFile(FilePositions):
         return target
 
     def _allocate(self, descriptor: int, start: int, end: int) -> None:
-        """Allocate disk space for bytes [start, end), which may have it, and a step behind them. StoreFullError."""
+        """Allocate disk space for bytes [start, end), which may have it, and a step behind them if there is room.
+        StoreFullError."""
         follows = self._allocated_from <= start <= self.allocated
         first = self.allocated if follows else start - start % PAGE_BYTES
         if end <= max(first, start):
             return
         step_end = first + min(max(first, PAGE_BYTES), MOST_STEP_BYTES)
-        until = min(-(-max(end, step_end) // PAGE_BYTES) * PAGE_BYTES, self.size)
-        allocate(descriptor, self.path, first, until - first, self._disk)
+        least, until = (min(-(-one // PAGE_BYTES) * PAGE_BYTES, self.size) for one in (end, max(end, step_end)))
+        try:
+            allocate(descriptor, self.path, first, until - first, self._disk)
+        except StoreFullError:
+            if least == until:
+                raise
+            until = least  # a disk that has no room for a step may have some for the data
+            allocate(descriptor, self.path, first, until - first, self._disk)
         if follows or first <= self.wrote <= until:  # `wrote` is never before them
             self._allocated_from, self.allocated = self._allocated_from if follows else first, until
 

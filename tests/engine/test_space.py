@@ -137,6 +137,32 @@ def test_what_the_log_takes_has_space_in_its_queue(
         assert store.bounds("T", 0).max_offset == 1 + PAGE_ENTRIES + 900 + 3 * 4096 + 50
 
 
+class NearlyFullDisk(Disk):
+    """Has `room_bytes` left."""
+
+    room_bytes = 1 << 30
+
+    def allocate(self, descriptor: int, path: Path, start: int, size_bytes: int) -> None:
+        if size_bytes > self.room_bytes:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        self.room_bytes -= size_bytes
+        super().allocate(descriptor, path, start, size_bytes)
+
+
+def test_a_disk_without_room_for_a_step_takes_messages_until_it_is_full(tmp_path: Path) -> None:
+    disk = NearlyFullDisk()
+    with opened(tmp_path / "store", WIDE, disk=disk) as store:
+        put_lines(store, b"first", 4 * PAGE_ENTRIES)  # the next step would have at least four pages
+        disk.room_bytes = 2 * PAGE_BYTES
+        with pytest.raises(StoreFullError):
+            for _ in range(16 * PAGE_ENTRIES):
+                put(store, b"next", 1)
+        taken = store.bounds("T", 0).max_offset
+        assert disk.room_bytes == 0
+        assert (taken + 1) * 20 > allocated(tmp_path / "store", "T/0")
+        assert len(bodies(store, "T", 0)) == taken
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A real disk of 8 MiB, on which a page without space is a SIGBUS for who writes to it."""
