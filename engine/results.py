@@ -27,7 +27,7 @@ class QueueBounds:
 
 class QueueState(NamedTuple):
     """What is in a queue: its bounds as in `QueueBounds`, and the number of its files. `refused`: the error
-    with which the disk refuses to read it; the numbers are zeros then."""
+    with which its files can't be read; the numbers are zeros then."""
 
     topic: str
     queue: int

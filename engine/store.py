@@ -348,7 +348,7 @@ class MessageStore:
 
     def queue_states(self) -> list[QueueState]:
         """What is in each queue, by topic and queue id. Queues that nobody uses are not kept open for it, so this takes
-        less memory than `bounds` of each. WouldBlock on a nonblocking thread; OSError."""
+        less memory than `bounds` of each. WouldBlock on a nonblocking thread."""
         check_deadline()
         state = self._parts.queues.state
         return [state(topic, queue) for topic, queues in self.queues_by_topic().items() for queue in queues]

@@ -286,7 +286,7 @@ class ConsumeQueues:
 
     def state(self, topic: str, queue_id: int) -> QueueState:
         """The state of a queue; one that is not open stays closed, because all queues together would take much memory.
-        Zeros for a queue that does not exist. OSError."""
+        Zeros for a queue that does not exist."""
         key = (topic, queue_id)
         with self._lock:
             queue = self.by_key.get(key)
@@ -296,7 +296,7 @@ class ConsumeQueues:
                 if queue is not None:
                     return _state_of(queue)
                 return self._states.get(key) or self._state_of_closed(key)
-            except RefusedReadError as error:
+            except (RefusedReadError, OSError) as error:
                 return QueueState(topic, queue_id, refused=error)
 
     def _state_of_closed(self, key: Key) -> QueueState:

@@ -155,8 +155,7 @@ def test_a_disk_without_room_for_a_step_takes_messages_until_it_is_full(tmp_path
         put_lines(store, b"first", 4 * PAGE_ENTRIES)  # the next step would have at least four pages
         disk.room_bytes = 2 * PAGE_BYTES
         with pytest.raises(StoreFullError):
-            for _ in range(16 * PAGE_ENTRIES):
-                put(store, b"next", 1)
+            put(store, b"next", 16 * PAGE_ENTRIES)
         taken = store.bounds("T", 0).max_offset
         assert disk.room_bytes == 0
         assert (taken + 1) * 20 > allocated(tmp_path / "store", "T/0")
