@@ -68,30 +68,39 @@ def run_mount(
         ),
         status=lambda: {"mountpoint": str(mountpoint), **mount.status(), **(facts() if facts is not None else {})},
     )
-    if keeper is None or keeper.inherited is None:
-        channel = Channel.mount(mountpoint, fuse_options(store, options))
-    else:
-        channel = Channel(keeper.inherited, mountpoint)
-    mount = MountTasks(store, core, channel, options, ready, keeper)
-    with handling_signals(mount.end), quick_turns():
-        is_left = has_died = False
-        try:
-            trio.run(mount.serve)
-            is_left = mount.is_left
-        except Exception:
-            has_died = mount.outlives
-            raise
-        finally:
-            if is_left:
-                core.leave()  # the channel stays open: closing the store answers writers that wait for the disk
-            elif not has_died:  # else the next server continues, as after a kill
-                if unfinished := core.close():
-                    log.info("open files with an incomplete message, not published: %d", unfinished)
-                if keeper is not None:
-                    keeper.release()  # else requests would wait for another server
-                channel.close()
-        if keeper is not None:
-            keeper.is_left = is_left
+    early: list[str] = []
+    with handling_signals(early.append):  # else a signal would end this process and leave the mount behind
+        if keeper is None or keeper.inherited is None:
+            channel = Channel.mount(mountpoint, fuse_options(store, options))
+        else:
+            channel = Channel(keeper.inherited, mountpoint)
+        mount = MountTasks(store, core, channel, options, ready, keeper)
+        with handling_signals(mount.end), quick_turns():
+            for name in early[:1]:
+                mount.end(name)
+            _serve(mount, core, channel, keeper)
+
+
+def _serve(mount: MountTasks, core: Filesystem, channel: Channel, keeper: Keeper | None) -> None:
+    """Serve requests, and close or leave what served them."""
+    is_left = has_died = False
+    try:
+        trio.run(mount.serve)
+        is_left = mount.is_left
+    except Exception:
+        has_died = mount.outlives
+        raise
+    finally:
+        if is_left:
+            core.leave()  # the channel stays open: closing the store answers writers that wait for the disk
+        elif not has_died:  # else the next server continues, as after a kill
+            if unfinished := core.close():
+                log.info("open files with an incomplete message, not published: %d", unfinished)
+            if keeper is not None:
+                keeper.release()  # else requests would wait for another server
+            channel.close()
+    if keeper is not None:
+        keeper.is_left = is_left
 
 
 def require_agreement(handed_over: int) -> None:

@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -458,6 +459,21 @@ def test_a_foreground_mount_serves_in_that_very_process_and_logs_to_standard_err
         _, said = served.communicate(timeout=DEADLINE_SECONDS)
     assert served.returncode == 0
     assert f"{site.store} is mounted at {site.mountpoint}" in said
+    assert f"closed {site.store}" in said
+
+
+def test_a_signal_that_comes_as_soon_as_it_is_mounted_leaves_no_mount(site: Site, tmp_path: Path) -> None:
+    helper = tmp_path / "fusermount3"
+    real = shutil.which("fusermount3")
+    helper.write_text(f'#!/bin/sh\n{real} "$@"\ncode=$?\n[ "$1" = -u ] || kill -TERM $PPID\nexit $code\n')
+    helper.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [sys.executable, "-m", "mountctl", "mount", "-f", str(site.store), str(site.mountpoint)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as served:
+        _, said = served.communicate(timeout=DEADLINE_SECONDS)
+    assert not is_mounted(site.mountpoint)
+    assert served.returncode == 0, said
+    assert "SIGTERM: unmounting" in said
     assert f"closed {site.store}" in said
 
 
