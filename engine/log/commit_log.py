@@ -265,6 +265,17 @@ class CommitLog(LogEnd):
         except ReadError:
             return -1
 
+    def is_whole(self, physical_offset: int) -> bool:
+        """Whether a whole record begins there in the log's file as it is now, which may be behind `readable_end`. False
+        where it can't be read."""
+        file, start = self.files.find(physical_offset), self.framing.frame_start(physical_offset)
+        try:
+            if file is None or start < file.start:
+                return False
+            return self.framing.problem(file.whole()[start - file.start :], start) is None
+        except StoreError:
+            return False
+
     def require_framed(self, physical_offset: int, record_bytes: int) -> None:
         """DamagedRecordError when the frame header before the record is wrong. Errors as `view`."""
         framing = self.files.framing

@@ -21,13 +21,12 @@ from engine.files.file_scan import folders_in
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.watch import Watch
 from engine.log.entries import ENTRY, is_pre_blank
-from engine.log.scan import Known, LogScan
 from engine.log.sequence import last_rows, queued_rows, secondary_slots_of
 from engine.open.features import BATCH_QUEUES, StoreFeatures, features_of
 from engine.open.geometry import ChosenSizes, choose_at, find_sizes, index_paths, remembered_sizes
+from engine.open.missing_keys import MissingKeys
 from engine.open.preflight import refuse_unreadable
 from engine.open.scratch_index import Derivation, DerivedIndex
-from engine.record.header import is_rolled_back
 from engine.record.log_framing import EntryNumber
 from engine.record.multi_dispatch import Slot
 from engine.record.scan import ScannedRecords, ScanStop, scan_records
@@ -65,10 +64,6 @@ NEWEST_BYTES = 4096
 INDEX_SECONDS = 1.0
 """Time for which a store may lack index files before an index is derived. Brokers make one with the first message."""
 
-BEHIND_SECONDS = 5.0
-"""Time for which a message may lack its keys in the index files before an index is derived. A broker that has changed
-to keys in RocksDB leaves its old index files."""
-
 PROOF_SECONDS = 1.0
 """Time after which the proof of an index's sizes is tried again if the log has grown. It doubles with each try."""
 
@@ -86,10 +81,6 @@ class Entry(NamedTuple):
 
     physical_offset: int
     queue_offset: int
-
-
-Gap = tuple[int, int]
-"""Two physical offsets: records after the first and before the second have no keys in index files."""
 
 
 class Follower:
@@ -113,12 +104,10 @@ class Follower:
         self._no_index_since: float | None = None
         self._index_watch = Watch(layout.index)
         self._lacking: str | None = None
-        self._gaps_due: frozenset[Gap] = frozenset()
-        self._gaps_looked: dict[Gap, int] = {}
+        self._missing_keys = MissingKeys(parts.log, parts.index)
         self._no_queues_since: float | None = None
         self._are_queues_missing = False
         self._leaving: set[str] = set()
-        self._next_keys_look, self._keys_due, self._keys_looked = 0.0, 0, 0
         self._derivation: Derivation | None = None
         self._are_files_behind = False
         self._kind = StoreFeatures()
@@ -135,7 +124,8 @@ class Follower:
         """Queues with new records, in the order of the log, and the newest entry of each. Each refresh looks at them
         until an earlier one has shown that the writer had dispatched that record."""
         self._dispatched = -1
-        """Physical offset of the newest record that an awaited queue led to. Their writer dispatches in log order."""
+        """Physical offset of the newest record for which an awaited queue had an entry. All older records have theirs,
+        because the writer dispatches in the order of the log."""
         self._looks_at_all = False
         """Whether the end moved past records that were not read: any queue may have got their entries."""
         self._looks = 0
@@ -306,7 +296,7 @@ class Follower:
             return derived.advance(self._end, REFRESH_BYTES)
         changed = index.refresh()
         is_usable = bool(index.files) and not index.foreign and not self._choice.rebuild_index
-        if is_usable and (lacking := self._lacking_keys()) is not None:
+        if is_usable and (lacking := self._missing_keys.look(self._end, self._newest[0] if self._newest else -1)):
             self._lacking, self._derived_index = lacking, DerivedIndex(self._parts, self._config.cache)
             changed = True
         elif index.files or index.foreign or self._choice.rebuild_index or self._end <= self._log.min_offset:
@@ -317,75 +307,6 @@ class Follower:
             self._derived_index, self._no_index_since = DerivedIndex(self._parts, self._config.cache), None
             changed = True
         return changed
-
-    def _lacking_keys(self) -> str | None:
-        """A text about keys, of records older than BEHIND_SECONDS, that the index files lack; None without any."""
-        now = time.monotonic()
-        if now < self._next_keys_look:
-            return None
-        self._next_keys_look = now + BEHIND_SECONDS
-        due, self._keys_due = self._keys_due, self._end
-        try:
-            gaps = self._gaps()
-        except RefusedReadError as error:
-            return f"a file that can't be read: {error}"
-        for after, before in gaps:
-            if self._are_keys_between((after, before)):
-                return f"no keys from {max(after, self._log.min_offset):,} to {before:,}, as after a kill of its broker"
-        if self._are_keys_left_out(due):
-            behind = f"no keys behind {self._index.last_physical_offset:,}"
-            return f"{behind}, as where a broker keeps keys in RocksDB"
-        return None
-
-    def _gaps(self) -> list[Gap]:
-        """The gaps between index files, known since the last look, in which records may have keys in no file."""
-        files = self._index.files
-        ends = [-1, *(one.last_physical_offset for one in files[:-1])]
-        begins = [one.header.begin_physical_offset for one in files]
-        begin = self._log.min_offset
-        gaps = frozenset(
-            (after, before) for after, before in zip(ends, begins, strict=True) if max(after + 1, begin) < before
-        )
-        due, self._gaps_due = self._gaps_due & gaps, gaps
-        return sorted(due)
-
-    def _are_keys_between(self, gap: Gap) -> bool:
-        """Whether a record within a gap has keys. One call reads a part of the gap, and the next one continues."""
-        (after, before), files = gap, self._log.files
-        begin = self._gaps_looked.get(gap, files.min_offset)
-        if gap not in self._gaps_looked and after >= begin:
-            begin = files.framing.frame_start(after) if self._is_whole(after) else after - after % files.file_bytes
-        begin, end = max(begin, files.min_offset), min(files.framing.frame_start(before), self._end)
-        self._gaps_looked[gap] = self._looked_for_keys(begin, end, after)
-        return self._gaps_looked[gap] < 0
-
-    def _are_keys_left_out(self, due: int) -> bool:
-        """Whether a record behind those in the index files, and before `due`, has keys. One call reads a part of the
-        log, and the next one continues."""
-        last, files = self._index.last_physical_offset, self._log.files
-        if self._newest is not None and last >= self._newest[0]:
-            return False
-        begin = last - last % files.file_bytes  # a frame begins there even if the index is wrong
-        begin = max(files.min_offset, begin, self._keys_looked)
-        looked = self._looked_for_keys(begin, due, last)
-        self._keys_looked = max(looked, self._keys_looked)
-        return looked < 0
-
-    def _looked_for_keys(self, begin: int, end: int, after: int) -> int:
-        """Physical offset in [begin, end] up to which no record behind `after` has keys, by a read of about
-        REFRESH_BYTES; -1: a record has keys."""
-        if begin >= end:
-            return begin
-        files = self._log.files
-        scan = LogScan(files, begin, Known(trusted_end=end), end=end, pages=MappedFile.whole)
-        for found in scan:
-            headers, (rows, _) = found.records.headers, found.index_keys
-            is_kept = ~is_rolled_back(headers["sys_flag"][rows])
-            if (is_kept & (headers["physical_offset"][rows] > after)).any():
-                return -1
-            if scan.end - begin >= REFRESH_BYTES:
-                return scan.end
-        return end
 
     def _drop_derived(self) -> None:
         """Go back to the writer's own queues and index."""
@@ -511,8 +432,7 @@ class Follower:
         self._is_withdrawn = True
         self._newest = self._next_search = None
         self._forget_awaited()
-        self._keys_due = self._keys_looked = 0
-        self._gaps_due, self._gaps_looked = frozenset(), {}
+        self._missing_keys.forget()
         self._no_queues_since = None
         self._log.files.forget(self._log.files.file_bytes)
         self._queues.forget(self._queues.file_bytes)
@@ -752,7 +672,7 @@ class Follower:
         ends = starts + found["size"]
         for row in np.lexsort((starts, ends))[::-1].tolist():
             physical_offset, end = int(starts[row]), int(ends[row])
-            if self._refusal(physical_offset, end - physical_offset) or self._is_whole(physical_offset):
+            if self._refusal(physical_offset, end - physical_offset) or self._log.is_whole(physical_offset):
                 return physical_offset, end
         return None
 
@@ -763,16 +683,6 @@ class Follower:
         except RefusedReadError as error:
             return error
         return None
-
-    def _is_whole(self, physical_offset: int) -> bool:
-        file, framing = self._log.files.find(physical_offset), self._log.framing
-        start = framing.frame_start(physical_offset)
-        try:
-            if file is None or start < file.start:
-                return False
-            return framing.problem(file.whole()[start - file.start :], start) is None
-        except StoreError:
-            return False
 
 
 def _length(file: MappedFile) -> int:

@@ -598,7 +598,7 @@ def test_keys_are_found_that_lie_before_the_index_files_or_between_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: slice
 ) -> None:
     """Index files that a broker deleted when it was killed, and did not read again."""
-    monkeypatch.setattr("engine.open.follower.BEHIND_SECONDS", 0.0)
+    monkeypatch.setattr("engine.open.missing_keys.BEHIND_SECONDS", 0.0)
     path = tmp_path / "store"
     with MessageStore.open(path, SMALL, create=True) as writer:
         for _ in range(10):

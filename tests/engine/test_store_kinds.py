@@ -250,7 +250,7 @@ def test_keys_are_found_where_the_broker_keeps_them_in_rocksdb_alone(
 def test_keys_are_found_where_the_broker_left_the_index_files_that_it_had(
     writer: MessageStore, followed: Path, config: StoreConfig, monkeypatch: pytest.MonkeyPatch, has_keys: bool
 ) -> None:
-    monkeypatch.setattr("engine.open.follower.BEHIND_SECONDS", 0.0)
+    monkeypatch.setattr("engine.open.missing_keys.BEHIND_SECONDS", 0.0)
     shutil.rmtree(followed / "consumequeue_rocksdb")
     (followed / "consumequeue").symlink_to(writer.path / "consumequeue")
     for number in range(100):
