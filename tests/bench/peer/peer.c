@@ -13,10 +13,9 @@
  */
 #define FUSE_USE_VERSION 312
 #include "store.h"
+#include "serve.h"
 #include <errno.h>
-#include <fuse_lowlevel.h>
 #include <poll.h>
-#include <stdbool.h>
 #include <time.h>
 
 #define IMMUTABLE_SECONDS 300.0
@@ -362,24 +361,6 @@ static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t from, bool p
     fuse_reply_buf(req, buffer, used);
 }
 
-static void do_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t from, struct fuse_file_info *fi)
-{
-    (void)fi;
-    list(req, ino, size, from, false);
-}
-
-static void do_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t from, struct fuse_file_info *fi)
-{
-    (void)fi;
-    list(req, ino, size, from, true);
-}
-
-static void do_init(void *data, struct fuse_conn_info *connection)
-{
-    (void)data;
-    connection->want |= connection->capable & (FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO);
-}
-
 static const struct fuse_lowlevel_ops operations = {
     .init = do_init,
     .lookup = do_lookup,
@@ -416,7 +397,9 @@ static void wait_for_request(int fd, int64_t look_us)
         poll(&request, 1, -1);
 }
 
-static int polling_loop(struct fuse_session *session, int64_t look_us)
+static int64_t look_us = -1; /* look for a request so long before waiting for one; -1: as libfuse's own loop does */
+
+static int polling_loop(struct fuse_session *session)
 {
     struct fuse_buf request = {.mem = NULL};
     int fd = fuse_session_fd(session), size = 0;
@@ -436,7 +419,6 @@ static int polling_loop(struct fuse_session *session, int64_t look_us)
 
 int main(int argc, char **argv)
 {
-    int64_t look_us = -1;
     if (argc > 2 && !strcmp(argv[1], "--poll")) {
         look_us = atol(argv[2]);
         argv[2] = argv[0];
@@ -449,13 +431,5 @@ int main(int argc, char **argv)
     topic = argv[2];
     index_slots = (uint32_t)strtoul(argv[3], NULL, 10);
     load(argv[1]);
-    char *options[] = {argv[0], "-o", "fsname=fsstore-peer,default_permissions", NULL};
-    struct fuse_args args = FUSE_ARGS_INIT(3, options);
-    struct fuse_session *session = fuse_session_new(&args, &operations, sizeof operations, NULL);
-    if (!session || fuse_set_signal_handlers(session) || fuse_session_mount(session, argv[4]))
-        return 1;
-    int result = look_us < 0 ? fuse_session_loop(session) : polling_loop(session, look_us);
-    fuse_session_unmount(session);
-    fuse_session_destroy(session);
-    return result != 0;
+    return serve(argv[0], "fsstore-peer", &operations, argv[4], look_us < 0 ? fuse_session_loop : polling_loop);
 }

@@ -8,9 +8,8 @@
  */
 #define FUSE_USE_VERSION 312
 #include "store.h"
+#include "serve.h"
 #include <errno.h>
-#include <fuse_lowlevel.h>
-#include <stdbool.h>
 
 #define NAME_SECONDS 300.0
 #define MOST_ENTRIES 1024 /* of a queue that are read */
@@ -136,24 +135,6 @@ static void list(fuse_req_t req, fuse_ino_t ino, size_t size, off_t from, bool p
     fuse_reply_buf(req, buffer, used);
 }
 
-static void do_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t from, struct fuse_file_info *fi)
-{
-    (void)fi;
-    list(req, ino, size, from, false);
-}
-
-static void do_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t from, struct fuse_file_info *fi)
-{
-    (void)fi;
-    list(req, ino, size, from, true);
-}
-
-static void do_init(void *data, struct fuse_conn_info *connection)
-{
-    (void)data;
-    connection->want |= connection->capable & (FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO);
-}
-
 static const struct fuse_lowlevel_ops operations = {
     .init = do_init,
     .lookup = do_lookup,
@@ -170,13 +151,5 @@ int main(int argc, char **argv)
         return 2;
     }
     load(argv[1]);
-    char *options[] = {argv[0], "-o", "fsname=fsstore-wide,default_permissions", NULL};
-    struct fuse_args args = FUSE_ARGS_INIT(3, options);
-    struct fuse_session *session = fuse_session_new(&args, &operations, sizeof operations, NULL);
-    if (!session || fuse_set_signal_handlers(session) || fuse_session_mount(session, argv[2]))
-        return 1;
-    int result = fuse_session_loop(session);
-    fuse_session_unmount(session);
-    fuse_session_destroy(session);
-    return result != 0;
+    return serve(argv[0], "fsstore-wide", &operations, argv[2], fuse_session_loop);
 }
