@@ -321,11 +321,6 @@ class MessageStore:
     # topics
 
     @property
-    def topics_generation(self) -> int:
-        """Changes whenever a topic or queue was made or deleted."""
-        return self._topics.changes + self._parts.queues.generation
-
-    @property
     def topics_removed(self) -> int:
         """Changes after topics or queues were deleted."""
         return self._topics.removals
@@ -347,8 +342,8 @@ class MessageStore:
         return self._topics.queue_ids_by_topic()
 
     def queue_states(self) -> list[QueueState]:
-        """What is in each queue, by topic and queue id. Queues that nobody uses are not kept open for it, so this takes
-        less memory than `bounds` of each. WouldBlock on a nonblocking thread."""
+        """What is in each queue, by topic and queue id. No queue stays open for it, so this takes less memory than
+        `bounds` of each. WouldBlock on a nonblocking thread."""
         check_deadline()
         state = self._parts.queues.state
         return [state(topic, queue) for topic, queues in self.queues_by_topic().items() for queue in queues]

@@ -13,13 +13,13 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
 from engine.deadline import uncollected, within
 from engine.derived.consume_queue import ConsumeQueue
-from engine.derived.queue_state import glimpse
 from engine.derived.remade import Make
+from engine.derived.sweep import Sweep
 from engine.errors import ReadError, RefusedReadError
 from engine.events import Expired
 from engine.files.disk import Disk
@@ -39,9 +39,6 @@ Entry = tuple[int, int, int]
 
 MANY_FILES = 64
 """More files than this are flushed by one sync of the filesystem, if it can do that."""
-
-SWEPT_QUEUES = 16
-"""Number of queues that each refresh looks at besides the named ones, in turn: about 1 ms of work."""
 
 _FOLDER = -1
 """Queue id that stands for the folder of a topic."""
@@ -92,8 +89,7 @@ class ConsumeQueues:
         """FOLLOW: queues that the next refresh looks at, in this order."""
         self._states: dict[Key, QueueState] = {}
         """FOLLOW: states of queues that are not open, each until a refresh looks at its queue."""
-        self._sweep: Iterator[Key] = iter(())
-        self._is_sweeping = self._is_sweep_due = False
+        self._sweep = Sweep()
         self._gone: list[Key] = []
         self._visible_end: int | None = None
         self.unread: dict[Key, RefusedReadError] | None = None
@@ -101,7 +97,8 @@ class ConsumeQueues:
         opening it raises the error."""
         self._make: Make | None = None
         self._folder: int | None = None
-        """WRITE: `directory`, opened before the first write: a sync of its filesystem reports failures since then."""
+        """`directory`, for queues at rest. WRITE: opened before the first write, because a sync of its filesystem
+        reports failures since then."""
 
     # the queues
 
@@ -111,10 +108,14 @@ class ConsumeQueues:
             if self.access is Access.READ:
                 self._list(())
             elif self.directory.is_dir():  # no other process changes it, so it is not watched
-                self._folder = self._folder or open_folder(self.directory)
+                self._open_folder()
                 for name in folders_in(self.directory):
                     self._take_ids(name, _queue_ids(f"{self.directory}/{name}"))
             self.generation += 1
+
+    def _open_folder(self) -> None:
+        if self._folder is None and self.directory.is_dir():
+            self._folder = open_folder(self.directory)
 
     def _list(self, topics: Iterable[str]) -> list[str]:
         """List the folders of `topics` that may have changed, and of all topics if one may have come or gone; return
@@ -159,6 +160,10 @@ class ConsumeQueues:
     def has_topic(self, topic: str) -> bool:
         """Whether the topic has a queue."""
         return bool(self._ids.get(topic))
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Whether the queue exists. It is not opened."""
+        return (topic, queue_id) in self.by_key or queue_id in self._ids.get(topic, ())
 
     def ids(self) -> dict[str, list[int]]:
         """Queue ids by topic."""
@@ -304,10 +309,9 @@ class ConsumeQueues:
             extent, ends = self._rest_of(*key), self._ends_at_rest(key)
             if extent is not None and ends is not None and starts_from(ends[0], self._min_physical):
                 return QueueState(*key, *extent, 1)
-            directory = Path(f"{self.directory}/{key[0]}/{key[1]}")
-            found = glimpse(directory, self.file_bytes, extent[1] if extent else None, self._min_physical)
-            if found is not None:
-                return QueueState(*key, *found)
+            with suppress(FileNotFoundError):  # opening it tells whether the store was moved
+                if not os.listdir(f"{self.directory}/{key[0]}/{key[1]}"):
+                    return QueueState(*key)
         queue = self._ready(key)
         try:
             state = _state_of(queue)
@@ -403,6 +407,7 @@ class ConsumeQueues:
     def resume(self, extents: Extents, physical_end: int) -> None:
         """Take the extents, and the log's physical end, from a clean mark. A queue's first use checks its end."""
         self._scan, self.at_rest, self._rest_end = False, extents, physical_end
+        self._open_folder()
 
     def reaching(self, physical_end: int) -> Iterable[ConsumeQueue]:
         """The queues that may lead to records that end after `physical_end`: not those at rest before it."""
@@ -451,7 +456,7 @@ class ConsumeQueues:
             if min_physical_offset != self._min_physical:
                 self._min_physical = min_physical_offset
                 self._to_expire = self.opened()
-                self._is_sweep_due = True  # FOLLOW: their writer deletes their first files now
+                self._sweep.begin_again()  # FOLLOW: their writer deletes their first files now
                 self._states.clear()
         while self._to_expire:
             self._expire(self._to_expire[-1])
@@ -540,11 +545,11 @@ class ConsumeQueues:
     def is_behind(self) -> bool:
         """FOLLOW: whether another refresh is due: a queue could not be read, or some were not looked at since the last
         change."""
-        return bool(self._due) or self._is_sweeping or self._is_sweep_due
+        return bool(self._due) or self._sweep.is_behind
 
     def _look_at_all(self) -> None:
         """List the folders that may have changed. All opened queues are due."""
-        self._sweep, self._is_sweeping, self._is_sweep_due = iter(()), False, False
+        self._sweep = Sweep()
         self._due.update(dict.fromkeys(self.by_key))
         self._states.clear()
         self._list(list(self._watches))
@@ -552,24 +557,20 @@ class ConsumeQueues:
     def _look_at(self, named: list[Key], topics: Iterable[str]) -> None:
         """List the folders of `topics` and of new queues that may have changed. The `named` queues are due, those in
         changed folders, and the next part of the sweep."""
-        self._is_sweep_due |= bool(named)
-        part = self._next_part()
+        if named:
+            self._sweep.begin_again()
+        part = self._sweep.next_part(self._in_use)
         self._due.update(dict.fromkeys((*named, *part)))
         new = (topic for topic, queue_id in (*named, *part) if queue_id not in self._ids.get(topic, ()))
         listed = self._list({*topics, *new})
-        self._is_sweep_due |= bool(listed)
+        if listed:
+            self._sweep.begin_again()
         self._due.update(((topic, queue_id), None) for topic in listed for queue_id in self._ids.get(topic, ()))
 
-    def _next_part(self) -> list[Key]:
-        """The next part of the sweep over the queues in use and the topics' folders. One begins after a change."""
-        part = list(islice(self._sweep, SWEPT_QUEUES))
-        if not part and self._is_sweep_due:
-            self._is_sweep_due = False
-            folders = ((topic, _FOLDER) for topic in list(self._watches))
-            self._sweep = chain(list(self.by_key), list(self._states), folders)
-            part = list(islice(self._sweep, SWEPT_QUEUES))
-        self._is_sweeping = bool(part)
-        return part
+    def _in_use(self) -> Iterator[Key]:
+        """The queues that are open or have a known state, and all folders of topics, as they are now."""
+        folders = ((topic, _FOLDER) for topic in list(self._watches))
+        return chain(list(self.by_key), list(self._states), folders)
 
     def _refresh(self, key: Key, physical_end: int) -> None:
         queue = self.by_key.get(key)
@@ -598,7 +599,7 @@ class ConsumeQueues:
             self._min_physical = 0
             self._visible_end = None if self._is_made_here else 0  # a queue opened before `refresh` is empty
             self._to_expire, self._expired, self._refreshed, self._due, self._states = [], [], [], {}, {}
-            self._sweep, self._is_sweeping, self._is_sweep_due = iter(()), False, False
+            self._sweep = Sweep()
             self.generation += 1
             self.removals += 1
 

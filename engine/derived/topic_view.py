@@ -18,8 +18,6 @@ class TopicView:
         self.table = table
         self._queues = queues
         self._changed = changed
-        self.changes = 0
-        """Counts the changes of the table. `ConsumeQueues.generation` counts those of the queues."""
 
     @property
     def removals(self) -> int:
@@ -55,7 +53,7 @@ class TopicView:
         config = self.table.get(topic)
         if config is not None and 0 <= queue_id < config.queues:
             return True
-        return self._queues.get(topic, queue_id) is not None
+        return self._queues.has_queue(topic, queue_id)
 
     def require_queue(self, topic: str, queue_id: int) -> None:
         """TopicNotFoundError, with the queue id if only the queue is missing."""
@@ -76,12 +74,12 @@ class TopicView:
     def create(self, topics: Mapping[str, int]) -> None:
         """Add topics: see `TopicTable.create`."""
         self.table.create(topics, exists=self._queues.has_topic)
-        self._note_change()
+        self._changed()
 
     def ensure(self, topic: str, queues: int) -> None:
         """Create the topic, or extend it to at least `queues` queues. IllegalTopicError, OSError."""
         if self.table.ensure(topic, queues):
-            self._note_change()
+            self._changed()
 
     def forget(self, topic: str) -> None:
         """Remove a topic from the table. Call `remove_queues` next. ConfigFileError, OSError."""
@@ -90,15 +88,11 @@ class TopicView:
     def remove_queues(self, topic: str) -> None:
         """Remove a topic's queues and their files: see `ConsumeQueues.remove_topic`. OSError."""
         self._queues.remove_topic(topic)
-        self._note_change()
+        self._changed()
 
     def reload(self) -> bool:
         """Read the table again, which another process writes; return whether it changed."""
         if not self.table.reload():
             return False
-        self._note_change()
-        return True
-
-    def _note_change(self) -> None:
-        self.changes += 1
         self._changed()
+        return True

@@ -110,8 +110,7 @@ class BufferPool:
 
 @dataclass(frozen=True, slots=True)
 class Unflushed:
-    """What a flush brings to disk: files, each with the position up to which it is readable now, and a number of
-    names."""
+    """The files that a flush has to sync, each with the position of its readable end, and the number of new names."""
 
     files: tuple[tuple[MappedFile, int], ...]
     names: int
@@ -489,7 +488,7 @@ class FileQueue(FilesByStart):
         return [file for file in self._unflushed() if file.due(file.flushed, file.readable, least_pages)]
 
     def unflushed(self, least_pages: int = 0) -> Unflushed:
-        """What `flush` would bring to disk now."""
+        """The files and names that `flush` would sync now."""
         due = tuple((file, file.readable) for file in self._due(least_pages))
         return Unflushed(due, len(self._unsynced_names) if due or not least_pages else 0)
 

@@ -17,7 +17,8 @@ import pytest
 
 from engine import FileSizes, Message, MessageStore, NoDescriptorError, OpenMode, Retention, StoreListener
 from engine.derived.consume_queue import ConsumeQueue
-from engine.derived.consume_queues import SWEPT_QUEUES, ConsumeQueues
+from engine.derived.consume_queues import ConsumeQueues
+from engine.derived.sweep import SWEPT_QUEUES
 from engine.open.follower import Follower
 from tests.engine.light_queues import naming, put_as_broker
 from tests.engine.storetools import SMALL, bodies
@@ -85,7 +86,7 @@ def wide(path: Path, topics: int, config: Any = ONE_FILE) -> Iterator[tuple[Mess
 @pytest.fixture
 def unswept(monkeypatch: pytest.MonkeyPatch) -> None:
     """No queue is looked at in turn: what is seen was named."""
-    monkeypatch.setattr("engine.derived.consume_queues.SWEPT_QUEUES", 0)
+    monkeypatch.setattr("engine.derived.sweep.SWEPT_QUEUES", 0)
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def written_over(file: Path, content: bytes) -> None:
 def test_a_look_makes_as_many_calls_with_a_thousand_queues_as_with_ten_and_touches_what_changed(
     tmp_path: Path, unswept: None, looked_at: list[Key], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.open.follower.BEHIND_SECONDS", 3600.0)
+    monkeypatch.setattr("engine.open.missing_keys.BEHIND_SECONDS", 3600.0)
     idle, with_news = [], []
     for topics in (1, 100):
         path = tmp_path / str(topics)
