@@ -64,6 +64,10 @@ LOOKS = 40
 """Polls for a request before the loop sleeps, which take some 30 µs. A process that was answered often asks again
 within that time, and a sleeping processor, a virtual one above all, wakes up later than that."""
 
+TRIES, TRIED_AGAIN = 4, 64
+"""After TRIES waits in a row in which looking found no request, the loop sleeps at once, except in the first TRIES of
+each TRIED_AGAIN waits. Where other processors are busy, the process that asks runs on the loop's own, once it sleeps."""
+
 
 class Channel:
     """The connection of a mounted filesystem. Thread safety: `receive` and `wait` on one thread; replies and notices
@@ -85,6 +89,8 @@ class Channel:
         """Called with the time of the first answer."""
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)
+        self._vain_waits = 0
+        """Waits since looking found a request."""
         self._ending = threading.Lock()
         self._is_open = True
         self.is_mounted = True
@@ -132,9 +138,12 @@ class Channel:
     def is_ready(self, wait_ms: int) -> bool:
         """Whether a request waits, or comes within `wait_ms`, or the mount has ended."""
         poll = self._poll.poll
-        for _ in range(LOOKS if wait_ms else 0):
-            if poll(0):
-                return True
+        if self._vain_waits % TRIED_AGAIN < TRIES:
+            for _ in range(LOOKS):
+                if poll(0):
+                    self._vain_waits = 0
+                    return True
+        self._vain_waits += 1
         return bool(poll(wait_ms))
 
     async def wait(self) -> None:

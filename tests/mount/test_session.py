@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
+import select
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -16,7 +19,18 @@ from engine import WouldBlock, check_deadline
 from fsstore.accounts import Accounts
 from fsstore.fuse.protocol import Opcode, done, failed
 from fsstore.fuse.rare import Relay
-from fsstore.fuse.session import BURST_REQUESTS, CROWD_REQUESTS, LINGER_MS, PAUSES, Channel, Handler, RequestLoop
+from fsstore.fuse.session import (
+    BURST_REQUESTS,
+    CROWD_REQUESTS,
+    LINGER_MS,
+    LOOKS,
+    PAUSES,
+    TRIED_AGAIN,
+    TRIES,
+    Channel,
+    Handler,
+    RequestLoop,
+)
 from fsstore.fuse.turns import CROWD, MOST_BYTES, MOST_REQUESTS, RequestQueue
 from fsstore.handover.requests import RESENT
 from fsstore.interface import FilesystemError, SlowWork, WorkKind
@@ -60,6 +74,39 @@ class ScriptedChannel:
 
     def send(self, reply: bytes) -> None:
         self.replies.append(reply)
+
+
+class ScriptedPoll:
+    """A poll object of a descriptor that has a request once it was asked `until` times in a row; None: never."""
+
+    def __init__(self) -> None:
+        self.until: int | None = None
+        self.looks = 0
+        self.sleeps = 0
+        self._asked = 0
+
+    def register(self, *_: int) -> None:
+        self._asked = 0
+
+    def poll(self, wait_ms: int) -> list[tuple[int, int]]:
+        self.looks += wait_ms == 0
+        self.sleeps += wait_ms > 0
+        self._asked += 1
+        if self._asked != self.until and wait_ms == 0:
+            return []
+        self._asked = 0
+        return [(0, 1)] if self.until else []
+
+
+@pytest.fixture
+def polled(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Channel, ScriptedPoll]]:
+    """A channel, and what it polls."""
+    poll = ScriptedPoll()
+    monkeypatch.setattr(select, "poll", lambda: poll)
+    descriptor, other = os.pipe()
+    yield Channel(descriptor, Path("/unmounted")), poll
+    os.close(descriptor)
+    os.close(other)
 
 
 class NoRelay:
@@ -113,6 +160,28 @@ def loop_over(channel: ScriptedChannel, handle: Callable[[int], None]) -> Reques
     return RequestLoop(
         cast(Channel, channel), handlers, cast(Relay, NoRelay()), 2, lambda: None, Accounts(OWNER), MemoryBudget()
     )
+
+
+def test_looking_for_requests_before_sleeping_is_left_out_where_it_finds_none(
+    polled: tuple[Channel, ScriptedPoll],
+) -> None:
+    channel, poll = polled
+    for _ in range(1_000):
+        channel.is_ready(LINGER_MS)
+    assert poll.sleeps == 1_000
+    assert TRIES * LOOKS <= poll.looks <= 1_000 * LOOKS // 10
+
+
+def test_looking_for_requests_begins_again_where_it_finds_them(polled: tuple[Channel, ScriptedPoll]) -> None:
+    channel, poll = polled
+    for _ in range(1_000):
+        channel.is_ready(LINGER_MS)
+    poll.until = 3
+    for _ in range(TRIED_AGAIN):
+        assert channel.is_ready(LINGER_MS)
+    poll.sleeps = 0
+    assert all(channel.is_ready(LINGER_MS) for _ in range(1_000))
+    assert poll.sleeps == 0
 
 
 def test_slow_work_is_done_in_threads_until_there_is_no_more_and_then_answered_once() -> None:
