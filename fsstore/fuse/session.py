@@ -66,7 +66,7 @@ within that time, and a sleeping processor, a virtual one above all, wakes up la
 
 TRIES, TRIED_AGAIN = 4, 64
 """After TRIES waits in a row in which looking found no request, the loop sleeps at once, except in the first TRIES of
-each TRIED_AGAIN waits. Where other processors are busy, the process that asks runs on the loop's own, once it sleeps."""
+each TRIED_AGAIN waits. Where other processors are busy, the process that asks runs on the loop's, once that sleeps."""
 
 
 class Channel:
