@@ -202,6 +202,27 @@ def test_no_chain_of_imports_through_the_engine_is_longer_than_it_was(
     assert len(found) == longest, " > ".join(found)
 
 
+MOST_PARAMETERS = 8
+"""Limit for a class with behaviour. Records, options and tables of figures, all dataclasses, may have more fields."""
+
+
+def parameters(node: ast.FunctionDef) -> int:
+    """Number of a method's parameters without `self`."""
+    return len(node.args.args) - 1 + len(node.args.kwonlyargs)
+
+
+@pytest.mark.parametrize("path", EVERY_SOURCE)
+def test_no_class_with_behaviour_takes_many_parameters(path: Path) -> None:
+    classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+    takes = {
+        node.name: parameters(method)
+        for node in classes
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+    }
+    assert {name: count for name, count in takes.items() if count > MOST_PARAMETERS} == {}
+
+
 @pytest.mark.parametrize("name", ["spark.reading", "spark.writing", "jobs.export", "jobs.records"])
 def test_sparks_executors_load_nothing_of_the_engine(name: str) -> None:
     """They read and write mounted files; each executor loads the module anew."""

@@ -18,12 +18,12 @@ from pathlib import Path
 
 from engine.errors import ReadError, RefusedReadError, StoreFullError, UnreadableRangeError
 from engine.files.disk import Disk, flush_error, make_directory, space_for
-from engine.files.file_scan import FileProblem, FoundFile, LogPaths, as_paths, file_name, one_of_each, scan_directory
+from engine.files.file_scan import FileProblem, FoundFile, file_name, one_of_each, scan_directory
+from engine.files.layout import LogPaths, as_paths
 from engine.files.mapped_file import PAGE_BYTES, Access, FixedFile, MappedFile
 from engine.files.open_files import OpenFiles
 from engine.files.paths import remove_folder, unlink
 from engine.record.kernel.files import FilesByStart, read_through
-from engine.record.log_framing import PLAIN, Framing
 
 TAIL_BYTES = 8 << 20
 """Bytes at the end of a file queue that are not read ahead: a large page, and the kernel's own read-ahead."""
@@ -37,14 +37,22 @@ class FileSource:
     """Whether a file's name is on disk when `take` returns."""
 
     def __init__(
-        self, directory: Path | LogPaths, file_bytes: int, access: Access, disk: Disk, *, in_steps: bool = False
+        self,
+        directory: Path | LogPaths,
+        file_bytes: int,
+        access: Access,
+        disk: Disk,
+        *,
+        in_steps: bool = False,
+        pool: BufferPool | None = None,
     ) -> None:
-        """`in_steps`: see `MappedFile.create`."""
+        """`in_steps`: see `MappedFile.create`. With a `pool`, its files are written through the pool's buffers."""
         self._paths = as_paths(directory)
         self._file_bytes = file_bytes
         self._access = access
         self._disk = disk
         self._in_steps = in_steps
+        self.pool = pool
         self._full: frozenset[Path] = frozenset()
 
     def take(self, start: int) -> MappedFile:
@@ -131,28 +139,25 @@ class FileQueue(FilesByStart):
         *,
         disk: Disk | None = None,
         source: FileSource | None = None,
-        pool: BufferPool | None = None,
         open_files: OpenFiles | None = None,
         reads_ahead: bool = True,
-        framing: Framing = PLAIN,
         is_new: bool = False,
     ) -> None:
         """Load the files of `directory`, which may be missing; `is_new` skips the scan. Nothing is changed on disk.
 
         All bytes count as written until `set_end` or `truncate`. `source` makes new files; default: on demand, with
-        disk space in steps. With a `pool`, files are written through its buffers. Files are mapped at the first access
-        and evicted by `open_files`. `reads_ahead`: whether the kernel may read ahead. Unexpected directory members are
-        in `problems`.
+        disk space in steps. Files are mapped at the first access and evicted by `open_files`. `reads_ahead`: whether
+        the kernel may read ahead. Unexpected directory members are in `problems`.
         """
         self.paths = as_paths(directory)
         self.file_bytes = file_bytes
         self.access = access
-        self.framing = framing
+        self.framing = self.paths.framing
         """Framing of the records, in a commit log."""
         self._reads_ahead = reads_ahead
         self._disk = disk or Disk()
         self._source = source or FileSource(directory, file_bytes, access, self._disk, in_steps=True)
-        self._pool = pool
+        self._pool = self._source.pool
         self._open_files = open_files
         self._reserved: deque[MappedFile] = deque()
         self._retired: list[tuple[MappedFile, int]] = []

@@ -1,10 +1,4 @@
-"""Files of a file queue by name: their folders, and the scan of a folder (docs/format.md, 1 and 3).
-
-    storePathCommitLog=/disk1/commitlog,/disk2/commitlog    files 0, 2, 4 ... in the first, 1, 3, 5 ... in the second
-    readOnlyCommitLogStorePaths=/old/commitlog              files there are read and expire; none is made
-
-A file may be in any of the folders, because folders may be added later and full ones are skipped.
-"""
+"""Files of a file queue by name: the scan of a folder (docs/format.md, 3)."""
 
 from __future__ import annotations
 
@@ -21,48 +15,6 @@ NAME_DIGITS = 20
 HEAD_BYTES = 8
 SAMPLED_QUEUES = 200
 """Maximum number of queue folders read by checks for which a sample is enough."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogPaths:
-    """Folders that share the files of one file queue. New files go to the `writable` ones in turn."""
-
-    writable: tuple[Path, ...]
-    read_only: tuple[Path, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.writable:
-            raise ValueError("no folder is left that a file could be made in")
-
-    @property
-    def folders(self) -> tuple[Path, ...]:
-        """All folders without duplicates."""
-        return tuple(dict.fromkeys((*self.writable, *self.read_only)))
-
-    def in_turn(self, number: int, full: frozenset[Path] = frozenset()) -> list[Path]:
-        """Folders to try for the `number`-th file of the log, in order of preference; those in `full` come last.
-
-        The order is a broker's: of the sorted paths with space, the one at the file's number modulo their count.
-        """
-        usable = sorted((folder for folder in self.writable if folder not in full), key=str)
-        rest = sorted((folder for folder in self.writable if folder in full), key=str)
-        if not usable:
-            usable, rest = rest, []
-        first = number % len(usable)
-        return [*usable[first:], *usable[:first], *rest]
-
-
-def log_paths(default: Path, chosen: tuple[Path, ...] | None, read_only: tuple[Path, ...]) -> LogPaths:
-    """Absolute paths from `chosen` (else `default`) and `read_only`. A path in both is read-only. ValueError: no path
-    is left for new files."""
-    kept = tuple(dict.fromkeys(path.absolute() for path in read_only))
-    named = (path.absolute() for path in chosen) if chosen else (default,)
-    return LogPaths(tuple(path for path in dict.fromkeys(named) if path not in kept), kept)
-
-
-def as_paths(directory: Path | LogPaths) -> LogPaths:
-    """`LogPaths` of a single folder, or the argument if it is one already."""
-    return directory if isinstance(directory, LogPaths) else LogPaths((directory,))
 
 
 def file_name(start: int) -> str:
@@ -159,12 +111,6 @@ def written_ns(path: Path) -> int:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
         return 0
-
-
-def log_files(paths: LogPaths) -> list[Path]:
-    """Files of a log, by name."""
-    files = (file for folder in paths.folders for file in numbered_files(folder))
-    return sorted(files, key=lambda file: file.name)
 
 
 def numbered_files(directory: Path, digits: int = NAME_DIGITS) -> list[Path]:

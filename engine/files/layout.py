@@ -1,12 +1,68 @@
-"""Paths of a store's files below its root (docs/format.md, 1)."""
+"""Paths of a store's files below its root, and of its commit log (docs/format.md, 1).
 
-from dataclasses import dataclass
+    storePathCommitLog=/disk1/commitlog,/disk2/commitlog    files 0, 2, 4 ... in the first, 1, 3, 5 ... in the second
+    readOnlyCommitLogStorePaths=/old/commitlog              files there are read and expire; none is made
+
+A file may be in any of the folders, because folders may be added later and full ones are skipped.
+"""
+
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.files.file_scan import LogPaths, log_paths
+from engine.files.file_scan import numbered_files
 from engine.record.log_framing import LEDGER, PLAIN, Framing
 
 LEDGER_PREFIX = "dledger-"
+
+
+@dataclass(frozen=True, slots=True)
+class LogPaths:
+    """Folders that share the files of one file queue. New files go to the `writable` ones in turn. `framing` is that of
+    the records, in a commit log."""
+
+    writable: tuple[Path, ...]
+    read_only: tuple[Path, ...] = ()
+    framing: Framing = PLAIN
+
+    def __post_init__(self) -> None:
+        if not self.writable:
+            raise ValueError("no folder is left that a file could be made in")
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """All folders without duplicates."""
+        return tuple(dict.fromkeys((*self.writable, *self.read_only)))
+
+    def in_turn(self, number: int, full: frozenset[Path] = frozenset()) -> list[Path]:
+        """Folders to try for the `number`-th file of the log, in order of preference; those in `full` come last.
+
+        The order is a broker's: of the sorted paths with space, the one at the file's number modulo their count.
+        """
+        usable = sorted((folder for folder in self.writable if folder not in full), key=str)
+        rest = sorted((folder for folder in self.writable if folder in full), key=str)
+        if not usable:
+            usable, rest = rest, []
+        first = number % len(usable)
+        return [*usable[first:], *usable[:first], *rest]
+
+
+def log_paths(default: Path, chosen: tuple[Path, ...] | None, read_only: tuple[Path, ...]) -> LogPaths:
+    """Absolute paths from `chosen` (else `default`) and `read_only`. A path in both is read-only. ValueError: no path
+    is left for new files."""
+    kept = tuple(dict.fromkeys(path.absolute() for path in read_only))
+    named = (path.absolute() for path in chosen) if chosen else (default,)
+    return LogPaths(tuple(path for path in dict.fromkeys(named) if path not in kept), kept)
+
+
+def as_paths(directory: Path | LogPaths) -> LogPaths:
+    """`LogPaths` of a single folder, or the argument if it is one already."""
+    return directory if isinstance(directory, LogPaths) else LogPaths((directory,))
+
+
+def log_files(paths: LogPaths) -> list[Path]:
+    """Files of a log, by name."""
+    files = (file for folder in paths.folders for file in numbered_files(folder))
+    return sorted(files, key=lambda file: file.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +81,13 @@ class StoreLayout:
     def commit_log(self) -> LogPaths:
         """Folders of the commit log's files. ValueError: none is writable."""
         for ledger in self.ledgers():
-            return log_paths(ledger / "data", None, self.read_only_log_paths)
+            return replace(log_paths(ledger / "data", None, self.read_only_log_paths), framing=LEDGER)
         return log_paths(self.default_commit_log, self.commit_log_paths, self.read_only_log_paths)
 
     @property
     def log_before_ledger(self) -> LogPaths:
         """Folders of the log that a store wrote before it used a ledger."""
         return log_paths(self.default_commit_log, self.commit_log_paths, ())
-
-    @property
-    def framing(self) -> Framing:
-        """Framing of the records in the commit log."""
-        return LEDGER if self.ledgers() else PLAIN
 
     @property
     def ledger_checkpoint(self) -> Path | None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from engine.errors import StoreClosedError
 from engine.files.disk import Disk
-from engine.files.file_queue import FileSource
-from engine.files.file_scan import LogPaths
+from engine.files.file_queue import BufferPool, FileSource
+from engine.files.layout import LogPaths
 from engine.files.mapped_file import Access, MappedFile
 
 
@@ -26,9 +26,17 @@ class Preallocator(FileSource):
 
     names_durable = True
 
-    def __init__(self, directory: Path | LogPaths, file_bytes: int, disk: Disk, *, warm: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path | LogPaths,
+        file_bytes: int,
+        disk: Disk,
+        *,
+        warm: bool = False,
+        pool: BufferPool | None = None,
+    ) -> None:
         """`warm`: write to every page of a file before `take` returns it."""
-        super().__init__(directory, file_bytes, Access.WRITE, disk)
+        super().__init__(directory, file_bytes, Access.WRITE, disk, pool=pool)
         self._warm = warm
         self._changed = threading.Condition()
         self._wanted: set[int] = set()

@@ -472,7 +472,7 @@ class Follower:
         layout = self._layout
         if layout.commit_log != self._log.files.paths:
             folder = layout.shown(layout.commit_log.folders[0])
-            what = f"following a log that is another by now ({layout.framing.kind}, {folder})"
+            what = f"following a log that is another by now ({layout.commit_log.framing.kind}, {folder})"
             raise UnsupportedStoreError(layout.root, what, "mount the store again")
 
     # sizes, which may not be known yet

@@ -26,8 +26,8 @@ import numpy as np
 from engine.derived.index_file import HEADER, INDEX_ENTRY, SLOT, TAG_TYPE, index_file_bytes, link
 from engine.errors import ConfigFileError, OptionError, ReadError
 from engine.files.file_queue import FileQueue
-from engine.files.file_scan import SAMPLED_QUEUES, log_files, numbered_files, queue_folders
-from engine.files.layout import StoreLayout
+from engine.files.file_scan import SAMPLED_QUEUES, numbered_files, queue_folders
+from engine.files.layout import StoreLayout, log_files
 from engine.files.mapped_file import PAGE_BYTES, Access, MappedFile
 from engine.record.hashes import text_index_hash
 from engine.record.header import MAX_OFFSET

@@ -174,7 +174,7 @@ def _queues_end(layout: StoreLayout, config: StoreConfig) -> int:
 
 def _log_files(layout: StoreLayout, config: StoreConfig, file_bytes: int) -> FileQueue:
     """The log's files as listed now."""
-    return FileQueue(layout.commit_log, file_bytes, Access.READ, disk=config.disk, framing=layout.framing)
+    return FileQueue(layout.commit_log, file_bytes, Access.READ, disk=config.disk)
 
 
 def _is_left(problem: Problem, layout: StoreLayout, begin: int, of_files: frozenset[Problem]) -> bool:

@@ -60,25 +60,16 @@ def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes,
     """Open the store's files with these sizes, without a change on disk. The ends of log and queues are not known yet.
     OSError: no file stays open."""
     writes = access is Access.WRITE
-    source = FileSource(layout.commit_log, sizes.commit_log_bytes, access, config.disk)
-    if writes and config.preallocate:
-        source = Preallocator(layout.commit_log, sizes.commit_log_bytes, config.disk, warm=config.warm_files)
-    pool = None
+    paths, log_bytes, pool = layout.commit_log, sizes.commit_log_bytes, None
     if writes and config.transient_pool_buffers:
-        pool = BufferPool(config.transient_pool_buffers, sizes.commit_log_bytes)
+        pool = BufferPool(config.transient_pool_buffers, log_bytes)
+    source = FileSource(paths, log_bytes, access, config.disk, pool=pool)
+    if writes and config.preallocate:
+        source = Preallocator(paths, log_bytes, config.disk, warm=config.warm_files, pool=pool)
     open_files = OpenFiles()
     with ExitStack() as stack:
         stack.callback(source.close)
-        files = FileQueue(
-            layout.commit_log,
-            sizes.commit_log_bytes,
-            access,
-            disk=config.disk,
-            source=source,
-            pool=pool,
-            open_files=open_files,
-            framing=layout.framing,
-        )
+        files = FileQueue(paths, log_bytes, access, disk=config.disk, source=source, open_files=open_files)
         stack.callback(files.close)
         queues = ConsumeQueues(layout.consume_queues, sizes.consume_queue_bytes, access, config.disk, open_files)
         stack.callback(queues.close)

@@ -31,8 +31,8 @@ from engine.errors import (
     OptionError,
     UnsupportedStoreError,
 )
-from engine.files.file_scan import SAMPLED_QUEUES, FoundFile, log_files, numbered_files, queue_folders, written_ns
-from engine.files.layout import StoreLayout
+from engine.files.file_scan import SAMPLED_QUEUES, FoundFile, numbered_files, queue_folders, written_ns
+from engine.files.layout import StoreLayout, log_files
 from engine.files.mapped_file import Access, MappedFile, next_data, next_hole, used_end
 from engine.files.paths import is_refused_read, open_file, open_folder, read_file, require_file
 from engine.log.entries import ENTRY_STRUCT
@@ -331,7 +331,7 @@ def _is_full(layout: StoreLayout) -> bool:
 
 def _ends_in_blank(layout: StoreLayout, file: MappedFile, position: int) -> bool:
     """Whether records follow each other from `position` to a blank."""
-    scan = scan_records(file.whole(), position, file.start, file.size, framing=layout.framing, verify=False)
+    scan = scan_records(file.whole(), position, file.start, file.size, framing=layout.commit_log.framing, verify=False)
     return any(found.stop is ScanStop.BLANK for found in scan)
 
 

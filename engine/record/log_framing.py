@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from engine.errors import DamagedRecordError
 from engine.record.byte_columns import items_at
 from engine.record.header import BLANK_BYTES, BLANK_MAGIC, I32, I64, MIN_RECORD_BYTES, big_endian
-from engine.record.record import record_problem
+from engine.record.kernel.decode import decode_record
 
 Array = np.ndarray[Any, Any]
 
@@ -48,6 +49,16 @@ class EntryNumber(NamedTuple):
 
     entry: int
     term: int
+
+
+def record_problem(view: memoryview, physical_offset: int) -> str | None:
+    """Reason why there is no whole record at the start of `view`, else None: checks sizes, physical offset, body
+    CRC."""
+    try:
+        decode_record(view, physical_offset)
+    except DamagedRecordError as damage:
+        return damage.reason
+    return None
 
 
 class Framing:

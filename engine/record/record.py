@@ -68,18 +68,6 @@ def encode_blank(size: int) -> bytes:
     return _BLANK.pack(size, BLANK_MAGIC)
 
 
-def record_problem(view: memoryview, physical_offset: int, *, property_crc: bool = False) -> str | None:
-    """Reason why there is no whole record at the start of `view`, else None: checks sizes, physical offset, body CRC.
-
-    `property_crc` also checks RocketMQ 5's optional checksum over the whole record.
-    """
-    try:
-        message = decode_record(view, physical_offset)
-    except DamagedRecordError as damage:
-        return damage.reason
-    return property_crc_problem(message.record) if property_crc else None
-
-
 def has_lost_sector(
     view: memoryview, size: int, physical_offset: int, topic_position: int, properties_position: int
 ) -> bool:
@@ -130,19 +118,3 @@ def frame_extent(view: memoryview, physical_offset: int) -> FrameExtent:
     is_legal = _TOPIC.fullmatch(str(view[topic : properties - 2], "latin-1")) and 0 not in view[properties:end]
     fits = bool(is_legal) and body_size > 0 and crc32(view[body : topic - 1 - is_v2]) & CRC_MASK == header.body_crc
     return FrameExtent(by_size, end, fits)
-
-
-_PROPERTY_CRC_BYTES = 20
-_PROPERTY_CRC_MARK = b"__CRC32#\x01"
-
-
-def property_crc_problem(record: memoryview) -> str | None:
-    """Mismatch of RocketMQ 5's checksum in the last 20 bytes of `record`; None: it is right or absent."""
-    end = bytes(record[-_PROPERTY_CRC_BYTES:])
-    if not end.startswith(_PROPERTY_CRC_MARK):
-        return None
-    stored = end[len(_PROPERTY_CRC_MARK) : -1]
-    found = crc32(record[:-_PROPERTY_CRC_BYTES]) & CRC_MASK
-    return (
-        None if stored == (b"%d" % found)[::-1].ljust(10, b"0") else f"record CRC {found}, stored {stored!r} reversed"
-    )

@@ -21,11 +21,11 @@ from engine.record.inner_batch import wrapped_keys
 from engine.record.kernel import scan as kernel
 from engine.record.kernel.columns import words
 from engine.record.kernel.decode import StoredMessage
-from engine.record.log_framing import PLAIN, EntryNumber, Framing
+from engine.record.log_framing import PLAIN, EntryNumber, Framing, record_problem
 from engine.record.multi_dispatch import MULTI_DISPATCH, Slot
 from engine.record.parsed_headers import ParsedHeaders, parse_headers
 from engine.record.properties import KEYS, TAGS, UNIQUE_KEY
-from engine.record.record import decode_record, record_problem
+from engine.record.record import decode_record
 
 Array = np.ndarray[Any, Any]
 

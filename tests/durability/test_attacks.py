@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine import Message, MessageStore
-from engine.record.record import record_problem
+from engine.record.log_framing import record_problem
 from tests.durability.attacks import FORGER, HEADER, Attacker, Planter, Queue, Sight, bordered, ending, planted
 from tests.engine.storetools import SMALL, letting_forgeries_in
 

@@ -28,7 +28,7 @@ from engine import (
     repair_store,
     with_options,
 )
-from engine.files.file_scan import LogPaths
+from engine.files.layout import LogPaths
 from tests.engine.storetools import SMALL, HastyDisk, bodies, contents, killed, nothing_left_open, require_clean
 from tests.golden55 import Golden55, golden55, require_same, traces
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from engine.errors import FlushFailedError, NoDescriptorError, RetiredFileError, StoreFullError, UnreadableRangeError
 from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue
-from engine.files.file_scan import LogPaths
+from engine.files.layout import LogPaths
 from engine.files.mapped_file import Access, MappedFile
 
 SIZE = 4096
@@ -400,7 +400,7 @@ APPEND = """
 import sys
 from pathlib import Path
 from engine.files.file_queue import FileQueue
-from engine.files.file_scan import LogPaths
+from engine.files.layout import LogPaths
 from engine.files.mapped_file import Access
 queue = FileQueue(Path(sys.argv[1]), 4096, Access.WRITE)
 for line in sys.stdin:

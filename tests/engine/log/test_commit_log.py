@@ -21,7 +21,7 @@ from engine.errors import (
     StoreFullError,
 )
 from engine.files.disk import Disk
-from engine.files.file_queue import BufferPool, FileQueue
+from engine.files.file_queue import BufferPool, FileQueue, FileSource
 from engine.files.mapped_file import Access, MappedFile
 from engine.log.commit_log import CommitLog, plan
 from engine.settings.config import FlushPolicy
@@ -65,7 +65,9 @@ class FewFiles(Disk):
 
 
 def opened(directory: Path, *, disk: Disk | None = None, pool: BufferPool | None = None) -> CommitLog:
-    return CommitLog(FileQueue(directory / "commitlog", SIZE, Access.WRITE, disk=disk, pool=pool), Clock())
+    folder, disk = directory / "commitlog", disk or Disk()
+    source = FileSource(folder, SIZE, Access.WRITE, disk, in_steps=True, pool=pool)
+    return CommitLog(FileQueue(folder, SIZE, Access.WRITE, disk=disk, source=source), Clock())
 
 
 def on_disk(directory: Path) -> list[bytes]:

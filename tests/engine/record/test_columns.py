@@ -21,10 +21,11 @@ from engine.record.columns import (
 from engine.record.hashes import index_hash, java_hashes, tags_hash
 from engine.record.header import BLANK_MAGIC, INNER_BATCH, NEEDS_UNWRAPPING
 from engine.record.kernel.scan import read_sizes
+from engine.record.log_framing import record_problem
 from engine.record.message import Message
 from engine.record.parsed_headers import misplaced, parse_headers
 from engine.record.properties import KEYS, TAGS, find_property, split_keys
-from engine.record.record import decode_record, record_problem
+from engine.record.record import decode_record
 from engine.record.scan import ScannedRecords
 from tests.engine.record.test_record import EXAMPLE, version_2
 from tests.engine.records import BASE, Array, as_array, log_of, messages

@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from engine.errors import IllegalMessageError, MessageTooLargeError
+from engine.record.log_framing import record_problem
 from engine.record.message import Message
-from engine.record.record import RecordEncoder, record_problem
+from engine.record.record import RecordEncoder
 from tests.engine.records import MAX_BODY_BYTES, STORE_HOST, encoder
 
 LARGE = RecordEncoder(STORE_HOST, 1 << 22)

@@ -17,6 +17,7 @@ from engine.errors import BodyTooLargeError, DamagedRecordError, IllegalMessageE
 from engine.record.columns import damaged_rows, lost_sector_rows
 from engine.record.hashes import tags_hash
 from engine.record.header import MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
+from engine.record.log_framing import record_problem
 from engine.record.message import Host, Message, message_id
 from engine.record.parsed_headers import parse_headers
 from engine.record.record import (
@@ -26,7 +27,6 @@ from engine.record.record import (
     encode_blank,
     has_lost_sector,
     read_header,
-    record_problem,
 )
 from tests.engine.batches import key_hashes
 from tests.engine.records import BASE, MAX_BODY_BYTES, STORE_HOST, encoder, log_of, messages
@@ -349,18 +349,6 @@ def test_the_crc_of_an_empty_body_is_not_looked_at_and_of_one_byte_is() -> None:
         assert (problem is None) is is_whole
         records = parse_headers(np.frombuffer(log, np.uint8), np.array([position]), np.array([BASE + position]))
         assert damaged_rows(records).tolist() == [not is_whole]
-
-
-def test_the_checksum_of_newer_versions_is_verified_if_asked() -> None:
-    record = bytearray(EXAMPLE) + b"\x02" + bytes(20)
-    struct.pack_into(">i", record, 0, len(record))
-    struct.pack_into(">h", record, 112, 77)
-    record[-20:] = b"__CRC32#\x014465958902\x02"
-    assert record_problem(memoryview(record), 1048576, property_crc=True) is None
-    record[70] ^= 1  # the store host's port: no other checksum knows
-    assert record_problem(memoryview(record), 1048576) is None
-    assert "CRC" in str(record_problem(memoryview(record), 1048576, property_crc=True))
-    assert record_problem(memoryview(EXAMPLE), 1048576, property_crc=True) is None
 
 
 def test_random_damage_never_raises_anything_else() -> None:

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from engine.record.header import BLANK_BYTES, MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_RECORD_BYTES
 from engine.record.kernel.scan import follow_chain
+from engine.record.log_framing import record_problem
 from engine.record.message import Message
 from engine.record.parsed_headers import ParsedHeaders
-from engine.record.record import encode_blank, record_problem
+from engine.record.record import encode_blank
 from engine.record.scan import (
     ScannedRecords,
     ScanStop,

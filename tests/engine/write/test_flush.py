@@ -12,7 +12,7 @@ from engine.derived.checkpoint import CheckpointFile, read_checkpoint
 from engine.derived.marks import RecoveryPoint
 from engine.errors import FlushFailedError, NoDescriptorError, StoreClosedError, StoreError
 from engine.files.disk import Disk
-from engine.files.file_queue import BufferPool, FileQueue
+from engine.files.file_queue import BufferPool, FileQueue, FileSource
 from engine.files.mapped_file import Access
 from engine.log.commit_log import CommitLog
 from engine.settings.config import FlushPolicy
@@ -58,7 +58,9 @@ class Rig:
         self.disk = GatedDisk()
         self.failures: list[FlushFailedError] = []
         pool = BufferPool(buffers, SIZE) if buffers else None
-        files = FileQueue(directory / "commitlog", SIZE, Access.WRITE, disk=self.disk, pool=pool)
+        folder = directory / "commitlog"
+        source = FileSource(folder, SIZE, Access.WRITE, self.disk, in_steps=True, pool=pool)
+        files = FileQueue(folder, SIZE, Access.WRITE, disk=self.disk, source=source)
         self.now_ms = 1_000
         self.log = CommitLog(files, lambda: self.now_ms)
         committer = Committer(self.log, policy, committed=lambda: None, failed=self.failures.append)
