@@ -7,7 +7,7 @@ copied before they are framed, and derived data is made again by an opening, as 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,8 +28,8 @@ from engine.log.scan import Known, LogScan
 from engine.log.tombstone import fits_tombstone, keep_bytes, write_tombstone
 from engine.open.features import features_of
 from engine.open.geometry import choose_at, index_paths, layout_of, read_topics
-from engine.open.offline import check_at_rest, check_store
-from engine.open.open import begin_writing, open_store_files
+from engine.open.offline import check_at_rest, check_store, opened_at_rest
+from engine.open.open import begin_writing
 from engine.open.preflight import is_new, refuse_obstacles, refuse_read_only_end, refuse_unreadable, refuse_unwritable
 from engine.open.quarantine import (
     cut_long_files,
@@ -39,7 +39,6 @@ from engine.open.quarantine import (
     set_aside,
     written_after,
 )
-from engine.open.recover import evidence_at_rest, leave_out_deleted, read_last_shutdown, valid_recovery_point
 from engine.results import CheckProgress, DamagedRange, Problem, ProblemKind
 from engine.settings.config import OpenMode, StoreConfig
 from engine.store import MessageStore
@@ -53,7 +52,7 @@ def repair_store(
     `config` is used to find the log and to open the store afterwards; its mode is ignored. OpenError, ObstructedError,
     StoreFullError, OSError. It is safe to stop and to run again.
     """
-    config = replace(config or StoreConfig(), mode=OpenMode.WRITE)
+    config = replace(config or StoreConfig(), mode=OpenMode.WRITE, multi_dispatch=False)
     layout = layout_of(store_root(path), config)
     path = layout.root
     if is_new(layout):
@@ -63,13 +62,16 @@ def repair_store(
     refuse_read_only_end(layout)
     refuse_obstacles(layout)
     with StoreLock(layout.lock):
-        config = replace(config, multi_dispatch=_multi_dispatch(layout, config))
         problems = list(check_at_rest(layout, config, progress))
         if not problems and not layout.abort.exists():
             return
+        topics, sizes = read_topics(layout, config), choose_at(layout, config).sizes
+        with opened_at_rest(layout, config, topics, sizes) as (parts, evidence):  # before a queue is removed
+            filled = shows_multi_dispatch(parts.log, parts.queues, parts.log.min_offset)
+            config = replace(config, multi_dispatch=filled)
+            if problems:
+                yield from _note_deleted(parts, config, evidence)
         if problems:
-            evidence = _evidence(layout, config)
-            yield from _note_deleted(layout, config, evidence)
             _distrust(layout, config)
             if layout.check_note.exists():  # it describes the store before the repair
                 remove_file(layout.check_note, config.disk)
@@ -84,15 +86,6 @@ def repair_store(
     yield from (f"not repaired: {problem}" for problem in check_store(path, progress, config))
 
 
-@contextmanager
-def _derived(layout: StoreLayout, config: StoreConfig) -> Iterator[StoreFiles]:
-    """The store's files, opened for reading, with the ends of the queues found."""
-    with closing(open_store_files(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
-        parts.queues.unread = {}
-        parts.queues.recover(scan=True)
-        yield parts
-
-
 def _scan(files: FileQueue, config: StoreConfig, evidence: Evidence) -> LogScan:
     """A scan of the whole log."""
     first = 0 if files.min_offset == 0 else None
@@ -100,26 +93,13 @@ def _scan(files: FileQueue, config: StoreConfig, evidence: Evidence) -> LogScan:
     return LogScan(files, files.min_offset, known)
 
 
-def _multi_dispatch(layout: StoreLayout, config: StoreConfig) -> bool:
-    """Whether multi-dispatch has filled any queue. Call it before a queue is removed."""
-    with _derived(layout, config) as parts:
-        return shows_multi_dispatch(parts.log, parts.queues, parts.log.min_offset)
-
-
-def _note_deleted(layout: StoreLayout, config: StoreConfig, evidence: Evidence) -> Iterator[str]:
+def _note_deleted(parts: StoreFiles, config: StoreConfig, evidence: Evidence) -> Iterator[str]:
     """Note the topics that their broker deleted, while the store is still marked as closed."""
-    table = read_topics(layout, config)
-    names = frozenset(table.names() if table.problem is None else ())
-    with closing(open_store_files(layout, config, choose_at(layout, config).sizes, Access.READ)) as parts:
-        parts.queues.unread = {}
-        last_shutdown = read_last_shutdown(layout)
-        if valid_recovery_point(layout, parts.log, last_shutdown) is None:
-            leave_out_deleted(parts.queues, parts.deleted, last_shutdown, names)
-        scan = _scan(parts.log.files, config, evidence)
-        for found in scan:
-            parts.deleted.without_queues(found)
-        for topic in parts.deleted.keep_left_out(scan.end, durably=True):
-            yield f"noted that topic {topic} was deleted: neither config/topics.json nor a consume queue knows it"
+    scan = _scan(parts.log.files, config, evidence)
+    for found in scan:
+        parts.deleted.without_queues(found)
+    for topic in parts.deleted.keep_left_out(scan.end, durably=True):
+        yield f"noted that topic {topic} was deleted: neither config/topics.json nor a consume queue knows it"
 
 
 def _distrust(layout: StoreLayout, config: StoreConfig) -> None:
@@ -155,14 +135,6 @@ def _cut_tail(layout: StoreLayout, config: StoreConfig, files: FileQueue, end: i
         yield from keep_records(layout, files, end, config.disk)
         files.truncate(end)
         yield f"cut {cut_bytes:,} bytes of a torn or stale tail off the log"
-
-
-def _evidence(layout: StoreLayout, config: StoreConfig) -> Evidence:
-    """The evidence about the log, before any change."""
-    with _derived(layout, config) as parts:
-        last_shutdown = read_last_shutdown(layout)
-        point = valid_recovery_point(layout, parts.log, last_shutdown)
-        return evidence_at_rest(parts.log, parts.queues, parts.deleted, point, clean=last_shutdown.clean)
 
 
 def _by_file(damage: DamagedRange, file_bytes: int) -> Iterator[tuple[int, int]]:
