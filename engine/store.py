@@ -728,25 +728,15 @@ class MessageStore:
             of_topic,
             lambda: len(queues.queue_ids(topic)),
             lambda: self._log.min_offset,
-            self._dispatched_end,
+            None if self.mode is OpenMode.FOLLOW else self._dispatched_end,
             self.refresh,
             self.config.cache,
         )
 
-    @property
-    def _dispatched_end(self) -> Callable[[], int] | None:
-        """Returns the physical offset before which all queues have their entries; None: another process writes them."""
-        if self.mode is OpenMode.FOLLOW:
-            return None
-        opened_end, write_side = self._opened_end, self._write_side
-        if write_side is None:
-            return lambda: opened_end
-
-        def dispatched_end() -> int:
-            newest = write_side.dispatcher.newest
-            return opened_end if newest is None else max(newest.end, opened_end)
-
-        return dispatched_end
+    def _dispatched_end(self) -> int:
+        """Physical offset before which all queues have their entries, unless another process writes them."""
+        newest = None if self._write_side is None else self._write_side.dispatcher.newest
+        return self._opened_end if newest is None else max(newest.end, self._opened_end)
 
     def topic_stream(self, topic: str) -> QueueStream:
         """The topic as one growing text, as `stream`, with its messages in the order of the log. TopicNotFoundError;
