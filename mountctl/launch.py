@@ -40,19 +40,19 @@ class ServerProcess:
     """The program it runs."""
     is_requested: bool = False
     """Whether a requested restart started it, so that it replaces a server that still serves."""
-    descriptor: int = -1
-    """The process's pidfd: readable after its end."""
-    started: float = field(default_factory=time.monotonic)
-    is_prepared: bool = False
-    """Whether it has loaded everything and waits for GO."""
     has_taken: bool = False
     """Whether it has acknowledged GO."""
-    is_stuck: bool = False
+    descriptor: int = field(init=False, default=-1)
+    """The process's pidfd: readable after its end."""
+    started: float = field(init=False, default_factory=time.monotonic)
+    is_prepared: bool = field(init=False, default=False)
+    """Whether it has loaded everything and waits for GO."""
+    is_stuck: bool = field(init=False, default=False)
     """Whether the keeper killed it because it did not acknowledge GO."""
-    serving_since: float | None = None
-    refusal: str = ""
+    serving_since: float | None = field(init=False, default=None)
+    refusal: str = field(init=False, default="")
     """Its own message about why it could not take over."""
-    is_mute: bool = False
+    is_mute: bool = field(init=False, default=False)
     """Whether its socket is at its end."""
 
     def __post_init__(self) -> None:

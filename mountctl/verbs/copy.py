@@ -187,11 +187,11 @@ class _Job:
     selection: Selection
     redrive: bool
     show: Show
-    copied: dict[str, int] = field(default_factory=dict)
+    copied: dict[str, int] = field(init=False, default_factory=dict)
     """Number of messages by destination topic."""
-    there: int = 0
-    without_origin: int = 0
-    queues: dict[str, int] = field(default_factory=dict)
+    there: int = field(init=False, default=0)
+    without_origin: int = field(init=False, default=0)
+    queues: dict[str, int] = field(init=False, default_factory=dict)
     """Number of queues by destination topic that exists."""
 
     def run(self) -> None:
