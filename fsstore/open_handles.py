@@ -99,26 +99,13 @@ class OpenHandles:
         if self._inodes.made_up.opened(inode):
             self._open_names[handle] = inode
 
-    def _close_name(self, handle: int) -> None:
-        self._inodes.made_up.closed(self._open_names.pop(handle))
-
     def release(self, handle: int) -> None:
         """Close a handle. Bytes that flush refused are dropped; bytes that wait for the close are published."""
-        handed_over = self._handed_over
-        if handed_over is None:
-            self.files[handle].release()
-            del self.files[handle]
-            if handle in self._open_names:
-                self._close_name(handle)
-            return
-        file = self.files.get(handle) or self.writer(handle)
+        file = self.files[handle] if self._handed_over is None else self.files.get(handle) or self.writer(handle)
         if file is not None:
             file.release()
             self.files.pop(handle, None)
-        self.inherited.pop(handle, None)
-        handed_over.handles.drop(handle)
-        if handle in self._open_names:
-            self._close_name(handle)
+        self.drop(handle)
 
     def add_directory(self, inode: int, listing: Listing, opened: OpenedDirectory) -> OpenedDirectory:
         """Give an open listing a handle. OSError: there is no room to note that it is open, and it is closed."""
@@ -134,23 +121,19 @@ class OpenHandles:
         self._next_handle = handle + 1
         return opened._replace(handle=handle)
 
-    def drop(self, handle: int) -> None:
-        """Forget a handle whose release killed servers. Its unpublished bytes stay as they are."""
-        self.inherited.pop(handle, None)
-        if handle in self._open_names:
-            self._close_name(handle)
-        if self._handed_over is not None:
-            self._handed_over.handles.drop(handle)
-
     def release_directory(self, handle: int) -> None:
         listing = self.listings.pop(handle, None)  # None: the last server opened it, and no request has used it since
         if listing is not None:
             listing.release()
-        if handle in self._open_names:
-            self._close_name(handle)
+        self.drop(handle)
+
+    def drop(self, handle: int) -> None:
+        """Forget a handle that is closed, or whose release killed servers: its unpublished bytes stay as they are."""
+        self.inherited.pop(handle, None)
         if self._handed_over is not None:
-            self.inherited.pop(handle, None)
             self._handed_over.handles.drop(handle)
+        if handle in self._open_names:
+            self._inodes.made_up.closed(self._open_names.pop(handle))
 
     def inherited_files(self) -> Iterator[tuple[int, int]]:
         """Handle and inode of each inherited file whose content the kernel caches."""
