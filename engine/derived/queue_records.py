@@ -15,7 +15,7 @@ import numpy as np
 from engine.errors import DamagedRecordError, MessageNotFoundError, ReadError, RefusedReadError
 from engine.log.entries import Entries, file_pages, runs_by_file
 from engine.record.inner_batch import InnerBatch, InnerMessage, may_be_wrapper
-from engine.record.kernel.decode import StoredMessage, is_plainly_at, is_wrapper, read_run
+from engine.record.kernel.decode import StoredMessage, is_wrapper, read_alone, read_run
 from engine.record.multi_dispatch import Slot, matches_slot
 from engine.record.parsed_headers import ParsedHeaders, misplaced, parse_headers
 from engine.record.record import decode_record
@@ -89,8 +89,19 @@ class QueueRecords:
 
     def get(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage:
         """The message that an entry of the queue leads to. DamagedRecordError; other errors as `CommitLog.rest`."""
+        alone = read_alone(
+            self._log.files,
+            entry[0],
+            self._is_ledger,
+            self._body_limit_bytes,
+            queue.topic,
+            queue.queue_id,
+            queue_offset,
+        )
+        if alone is not None:
+            return alone
         try:
-            message = self._record(queue, queue_offset, entry)
+            message = self._record(Slot(queue.topic, queue.queue_id, queue_offset), entry[0])
             if not is_wrapper(message):
                 return message
             self.has_batches = True
@@ -99,35 +110,27 @@ class QueueRecords:
             self._note_damaged(damage.physical_offset)
             raise
 
-    def _record(self, queue: ConsumeQueue, queue_offset: int, entry: tuple[int, int, int]) -> StoredMessage:
-        """The record that an entry leads to. Each queue offset of a batch gives the batch as it is stored."""
-        physical_offset, size, _ = entry
+    def _record(self, slot: Slot, physical_offset: int) -> StoredMessage:
+        """The record that a slot's entry leads to. Each queue offset of a batch gives the batch as it is stored."""
         try:
-            try:
-                message = self._whole(self._log.view(physical_offset, size), physical_offset)
-            except RefusedReadError:  # another read would fail, too
-                raise
-            except (DamagedRecordError, MessageNotFoundError):  # the entry's size may be wrong: use the record's
-                message = self.record_at(physical_offset)
+            message = self.record_at(physical_offset)
         except RefusedReadError:
             raise
         except (DamagedRecordError, MessageNotFoundError) as error:
-            raise self._error_outside_log(error, queue, queue_offset) from None
-        if is_plainly_at(message, queue.topic, queue.queue_id, queue_offset) or (
-            matches_slot(message, Slot(queue.topic, queue.queue_id, queue_offset))
-        ):
+            raise self._error_outside_log(error, slot) from None
+        if matches_slot(message, slot):
             return message
         found = f"{message.topic}/{message.queue_id}/{message.queue_offset}"
-        text = f"the entry of {queue.topic}/{queue.queue_id}/{queue_offset} leads to {found}"
+        text = f"the entry of {slot.topic}/{slot.queue_id}/{slot.queue_offset} leads to {found}"
         raise DamagedRecordError(message.physical_offset, text)
 
-    def _error_outside_log(self, error: ReadError, queue: ConsumeQueue, queue_offset: int) -> ReadError:
+    def _error_outside_log(self, error: ReadError, slot: Slot) -> ReadError:
         """The error for an entry that leads out of the log: damage, unless a followed log is being rewritten."""
         if not isinstance(error, MessageNotFoundError):
             return error
         if not self._log.files.files:
-            return MessageNotFoundError(queue.topic, queue.queue_id, queue_offset)
-        text = f"the entry of {queue.topic}/{queue.queue_id}/{queue_offset} leads out of the log"
+            return MessageNotFoundError(*slot)
+        text = f"the entry of {slot.topic}/{slot.queue_id}/{slot.queue_offset} leads out of the log"
         return DamagedRecordError(error.physical_offset, text)
 
     def at(self, physical_offset: int) -> StoredMessage:

@@ -88,7 +88,15 @@ def decode_record(
     view: memoryview, physical_offset: int, *, verify: bool = True, body_limit_bytes: int = ..., kind: type[Kind]
 ) -> Kind: ...
 def is_wrapper(message: StoredMessage) -> bool: ...
-def is_plainly_at(message: StoredMessage, topic: str, queue_id: int, queue_offset: int) -> bool: ...
+def read_alone(
+    files: FilesByStart,
+    physical_offset: int,
+    is_ledger: bool,
+    body_limit_bytes: int,
+    topic: str,
+    queue_id: int,
+    queue_offset: int,
+) -> StoredMessage | None: ...
 
 class KeyReader:
     queries: int

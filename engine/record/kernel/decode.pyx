@@ -203,12 +203,6 @@ def is_wrapper(StoredMessage message not None):
     return message.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS and message._find(INNER_COUNT, 9).size > 0
 
 
-def is_plainly_at(StoredMessage message not None, str topic not None, int64_t queue_id, int64_t queue_offset):
-    """Whether a record names this slot as its own, and can be only one message."""
-    cdef bytes name = encoded(topic)
-    return stands(message, name, queue_id, queue_offset)
-
-
 cdef inline bint stands(StoredMessage message, bytes name, int64_t queue_id, int64_t queue_offset) noexcept:
     return message.queue_offset == queue_offset and message.queue_id == queue_id and is_alone_of(message, name)
 
@@ -322,20 +316,13 @@ cdef class MessagesWithKey:
 
     cdef StoredMessage read(self, int64_t physical_offset):
         """The message at that offset; None if it can't be decoded here."""
-        cdef FilePositions file = self.reader._files.file_of(physical_offset)
-        if file is None:
-            return None
-        cdef int64_t position = physical_offset - file.start, end = file.readable
-        cdef StoredMessage message = StoredMessage.__new__(StoredMessage)
+        cdef StoredMessage message
         cdef QueueEnd queue
-        cdef Mapped mapped
         try:
-            mapped = file.map_with(position, min(USUAL_BYTES, end - position))
-            if (
-                read_record(message, mapped.pages, position, min(end, mapped.pages.size), physical_offset, True) != WHOLE
-                or not is_alone_of(message, self.encoded_topic)
-                or self.reader._is_ledger and not has_entry(message)
-            ):
+            message = whole_record(
+                self.reader._files, physical_offset, self.reader._is_ledger, self.reader.body_limit_bytes
+            )
+            if message is None or not is_alone_of(message, self.encoded_topic):
                 return None
             if self.in_queue and not message.sys_flag & UNQUEUED_FLAG:
                 queue = self.reader._queues.get((self.topic, message.queue_id))
@@ -345,8 +332,40 @@ cdef class MessagesWithKey:
                     return None
         except ReadError:
             return None
-        message._body_limit_bytes = self.reader.body_limit_bytes
         return message
+
+
+cdef StoredMessage whole_record(
+    FilesByStart files, int64_t physical_offset, bint is_ledger, int64_t body_limit_bytes
+):
+    """The record at a physical offset; None if it can't be decoded here. ReadError."""
+    cdef FilePositions file = files.file_of(physical_offset)
+    if file is None:
+        return None
+    cdef int64_t position = physical_offset - file.start, end = file.readable
+    cdef StoredMessage message = StoredMessage.__new__(StoredMessage)
+    cdef Mapped mapped = file.map_with(position, min(USUAL_BYTES, end - position))
+    if (
+        read_record(message, mapped.pages, position, min(end, mapped.pages.size), physical_offset, True) != WHOLE
+        or is_ledger and not has_entry(message)
+    ):
+        return None
+    message._body_limit_bytes = body_limit_bytes
+    return message
+
+
+def read_alone(
+    FilesByStart files not None, int64_t physical_offset, bint is_ledger, int64_t body_limit_bytes,
+    str topic not None, int64_t queue_id, int64_t queue_offset,
+):
+    """The message at a physical offset, if it names that slot as its own and can be only one message; None where more
+    must be looked at to say what is there."""
+    cdef StoredMessage message
+    try:
+        message = whole_record(files, physical_offset, is_ledger, body_limit_bytes)
+    except ReadError:
+        return None
+    return message if message is not None and stands(message, encoded(topic), queue_id, queue_offset) else None
 
 
 def read_run(
