@@ -26,6 +26,7 @@ from engine import Expired, MessageStore, StoreError, within
 from fsstore.accounts import Accounts
 from fsstore.handover.memory import Handover
 from fsstore.interface import (
+    CACHED,
     NO_OWNER,
     NOTHING_TO_WAIT_FOR,
     ROOT_INODE,
@@ -273,10 +274,7 @@ class Filesystem:
         if inode >= MESSAGE:
             if flags & (os.O_ACCMODE | os.O_TRUNC):
                 raise self._context.refusal()
-            body = self._messages.open(inode)
-            return self.handles.add(
-                inode, body, Opened(0, False, True, body.body if type(body) is SmallBody else None), flags
-            )
+            return self.handles.add(inode, self._messages.open(inode), CACHED, flags)
         node = self._context.node(inode)
         if flags & os.O_TRUNC and not node.ignores_setattr:
             raise self._context.refusal()

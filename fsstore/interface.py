@@ -160,7 +160,7 @@ class Opened(NamedTuple):
     keep_cache: bool
     """Whether the kernel's cached pages of this inode stay valid: its content never changes."""
     body: bytes | None
-    """The whole of a small message, which the adapter may store in the kernel's cache without a read request."""
+    """`OpenFile.body`"""
 
 
 CACHED, UNCACHED = Opened(0, False, True, None), Opened(0, True, False, None)

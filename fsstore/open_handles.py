@@ -80,7 +80,7 @@ class OpenHandles:
     def add(self, inode: int, file: OpenFile, how: Opened, flags: int) -> Opened:
         """Give an open file a handle. OSError: there is no room to note that it is open, and it is closed."""
         handle = self._next_handle
-        opened = Opened(handle, how.direct_io, how.keep_cache, how.body)
+        opened = Opened(handle, how.direct_io, how.keep_cache, file.body)
         if self._handed_over is not None:
             try:
                 self._inodes.opened(inode)

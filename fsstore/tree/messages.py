@@ -34,6 +34,8 @@ class SmallBody(OpenFile):
 
     __slots__ = ("body", "inode", "store_time_ms")
 
+    body: bytes
+
     def __init__(self, body: bytes, inode: int, store_time_ms: int) -> None:
         self.body = body
         self.inode = inode

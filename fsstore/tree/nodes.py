@@ -50,6 +50,8 @@ class OpenFile:
 
     takes_positions: ClassVar[bool] = False
     """Whether O_APPEND writes need an explicit position, so that a write that is sent again is idempotent."""
+    body: bytes | None = None
+    """The whole of a small message, which the adapter may store in the kernel's cache without a read request."""
 
     @property
     def published_to(self) -> str:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from fsstore.tree.memory_budget import Holding, Purpose
 from fsstore.tree.names import AppendOptions, BodyFormat
 from fsstore.tree.nodes import Context, Node
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -225,12 +226,12 @@ class Publisher:
         finally:
             self._is_long, self._is_done = False, True
 
-    def _stored(self, put: Callable[[], T]) -> T:
+    def _stored(self, put: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
         """The result of `put`, which takes the log's lock. Work before it does not count as a long put."""
         if not self._is_long:
-            return put()
+            return put(*arguments, **options)
         with self._long_puts.under_way():
-            return put()
+            return put(*arguments, **options)
 
     def complain(self, error: StoreError) -> None:
         """Log why a request published nothing: its writer gets only an errno."""
@@ -269,10 +270,10 @@ class Publisher:
         else:
             message = Message(self._topic, body, options.keys, options.tags)
         if queue is not None:
-            put = self._stored(partial(queue.put, message))
+            put = self._stored(queue.put, message)
         else:
             self._must_exist()
-            put = self._stored(partial(self.store.put, message))
+            put = self._stored(self.store.put, message)
         self.frames += 1
         return put.physical_end
 
@@ -281,9 +282,9 @@ class Publisher:
         keys, tags = options.keys, options.tags
         try:
             if queue is not None:
-                put = self._stored(partial(queue.put_lines, lines, keys=keys, tags=tags))
+                put = self._stored(queue.put_lines, lines, keys=keys, tags=tags)
             else:
-                put = self._stored(partial(self.store.put_lines, self._topic, lines, keys=keys, tags=tags))
+                put = self._stored(self.store.put_lines, self._topic, lines, keys=keys, tags=tags)
         except MessageTooLargeError:
             limit = self.store.config.max_message_bytes
             self.blamed = next((row for row, line in enumerate(split_text(lines), 1) if len(line) - 1 > limit), 0)
@@ -296,7 +297,7 @@ class Publisher:
         if not messages:
             return 0
         try:
-            put = self._stored(partial((self.store if queue is None else queue).put_batch, messages))
+            put = self._stored((self.store if queue is None else queue).put_batch, messages)
             return put.physical_end
         except (IllegalMessageError, MessageTooLargeError):
             self._blame_one_of(messages, lines)

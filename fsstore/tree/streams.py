@@ -343,6 +343,8 @@ class StreamTable:
         """Inodes to invalidate: those whose exact size was answered since the last call."""
         answered = self._answered
         files = answered.pop((topic, queue), _NONE) | answered.pop((topic, None), _NONE) if answered else _NONE
+        if not files:
+            return []
         idle = {file for file in files if isinstance(file, IdleStream)}
         for file in idle:
             self._note_outdated(file)

@@ -7,6 +7,7 @@ from _typeshed import ReadableBuffer
 from engine.derived.consume_queue import ConsumeQueue
 from engine.files.file_queue import FileQueue
 from engine.record.header import Host, RecordHeader
+from engine.record.kernel.files import FilesByStart
 
 SINGLE_CANDIDATES: int
 
