@@ -103,6 +103,7 @@ from engine.results import (
     QueueState,
     RecoveryReport,
     StoreStats,
+    TextAtRest,
 )
 from engine.settings.broker_options import (
     OPTION_NAMES,
@@ -217,6 +218,7 @@ __all__ = [
     "StoreLockedError",
     "StoreStats",
     "StoredMessage",
+    "TextAtRest",
     "TopicError",
     "TopicExistsError",
     "TopicNotFoundError",

@@ -42,6 +42,15 @@ class QueueState(NamedTuple):
         return self.max_offset - self.min_offset
 
 
+class TextAtRest(NamedTuple):
+    """The `.log` of a topic whose queues are not open."""
+
+    first_offset: int
+    """Physical offset of the first message."""
+    bytes: int
+    newest_store_time_ms: int
+
+
 class PutResult(NamedTuple):
     """Position of one stored message. `topic` and `queue` of a delayed message are those of the schedule topic.
 

@@ -24,6 +24,7 @@ from engine.errors import (
     ConsumerOffsetError,
     FlushFailedError,
     MessageNotFoundError,
+    ReadError,
     ReadOnlyStoreError,
     StoreError,
     TopicNotFoundError,
@@ -59,6 +60,7 @@ from engine.results import (
     QueueState,
     RecoveryReport,
     StoreStats,
+    TextAtRest,
 )
 from engine.settings.broker_options import read_retention
 from engine.settings.config import FileSizes, OpenMode, Retention, StoreConfig, StoreIdentity
@@ -78,6 +80,9 @@ MAX_TIME_MS = (1 << 63) - 1
 
 CLOSING_S = 0.5
 """Time limit in seconds for summing streams at closing; the next opening uses the sums."""
+
+MOST_AT_REST = 256
+"""Messages of a topic that are measured without opening its queues."""
 
 ROOM_FACTOR = 2
 """Free disk space, in log files, from which a stopped store may be reopened for writing."""
@@ -742,10 +747,31 @@ class MessageStore:
         """The topic as one growing text, as `stream`, with its messages in the order of the log. TopicNotFoundError;
         WouldBlock on a nonblocking thread when many messages must be merged first."""
         merged = self.topic_queue(topic)
-        if merged.unmerged > QUICK_SUM_MESSAGES:
+        unmerged = merged.unmerged
+        if unmerged > QUICK_SUM_MESSAGES:
             check_deadline()
+        if unmerged:
             merged.merge_until()
         return QueueStream(merged, self._sums.of(merged))
+
+    def text_at_rest(self, topic: str) -> TextAtRest | None:
+        """What `topic_stream` would show, of a topic of few messages that nobody asked for. No queue is opened for it.
+        None: `topic_stream` has to find it out."""
+        rows = self._parts.queues.rows_at_rest(topic, MOST_AT_REST)
+        if rows is None or rows[0]["physical_offset"] < self._log.min_offset:
+            return None
+        size = self._sums.bytes_of(topic, rows)
+        if size is None:
+            return None
+        try:
+            newest = self._reader.at(int(rows[-1]["physical_offset"]))
+        except ReadError:
+            return None
+        return TextAtRest(int(rows[0]["physical_offset"]), size, newest.store_time_ms)
+
+    def state_of_topic(self, topic: str) -> tuple[int, ...]:
+        """Changes with each message that comes to the topic or expires, and also at other times. Cheap."""
+        return self._log.min_offset, *self._parts.queues.state_of_topic(topic)
 
     def sum_streams(self, seconds: float) -> bool:
         """Compute sizes of long streams and of streams in use, for about `seconds`; returns whether all are done. Only

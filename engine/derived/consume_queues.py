@@ -16,6 +16,8 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 from engine.deadline import uncollected, within
 from engine.derived.consume_queue import ConsumeQueue
 from engine.derived.remade import Make
@@ -29,9 +31,9 @@ from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
 from engine.files.paths import open_folder, remove_tree, require_held
 from engine.files.watch import Watch
-from engine.log.entries import ENTRY, ENTRY_STRUCT, Entries, starts_from
+from engine.log.entries import ENTRY, ENTRY_STRUCT, TOPIC_ROW, Entries, TopicRows, starts_from
 from engine.log.evidence import Extents
-from engine.record.kernel.folders import read_ends
+from engine.record.kernel.folders import read_ends, read_queues
 from engine.results import QueueState
 
 Key = tuple[str, int]
@@ -369,6 +371,28 @@ class ConsumeQueues:
             return None
         oldest, newest = ENTRY_STRUCT.iter_unpack(ends)
         return oldest, newest
+
+    def rows_at_rest(self, topic: str, most: int) -> TopicRows | None:
+        """All messages of a topic, in the order of the log. No queue is opened for it. None: one of its queues is open
+        or long, or can't be read here, or there are more than `most` messages."""
+        extents = self.at_rest.get(topic) if self._rest_end is not None and self._visible_end is None else None
+        ids = tuple(self._ids.get(topic, ()))
+        if self._folder is None or not extents or any((topic, queue_id) in self.by_key for queue_id in ids):
+            return None
+        found = [(queue_id, *extents.get(queue_id, (0, 0))) for queue_id in ids]
+        count = sum(end - first for _, first, end in found)
+        if not 0 < count <= min(most, self.file_bytes // ENTRY.itemsize):
+            return None
+        rows = np.empty(count + 1, TOPIC_ROW)
+        if not read_queues(self._folder, os.fsencode(topic), found, rows.view(np.uint8)):
+            return None
+        rows = rows[:count][np.argsort(rows["physical_offset"][:count], kind="stable")]
+        return rows if rows["physical_offset"][0] >= self._min_physical else None
+
+    def state_of_topic(self, topic: str) -> tuple[int, ...]:
+        """Changes with each message of the topic, and each queue of it that is opened, comes or goes."""
+        opened = [self.by_key.get((topic, queue_id)) for queue_id in tuple(self._ids.get(topic, ()))]
+        return self.removals, *(-1 if queue is None else queue.max_offset for queue in opened)
 
     def _keys(self) -> list[Key]:
         return [(topic, queue_id) for topic in sorted(self._ids) for queue_id in sorted(self._ids[topic])]

@@ -27,9 +27,14 @@ PRE_BLANK_SIZE = 0x7FFFFFFF
 LAST_EXTENSION_CODE = -(1 << 31) - 1
 """Tags codes up to this one are no hashes but addresses in `consumequeue_ext`, written with `enableConsumeQueueExt`."""
 
+TOPIC_ROW = np.dtype([("physical_offset", "<i8"), ("queue_offset", "<i8"), ("queue_id", "<i4")])
+"""A message of any queue of a topic."""
+
 Array = np.ndarray[Any, Any]
 Entries = np.ndarray[Any, Any]
 """dtype ENTRY, shape (n,)."""
+TopicRows = np.ndarray[Any, Any]
+"""dtype TOPIC_ROW, shape (n,)."""
 
 
 def is_pre_blank(entries: Entries) -> np.ndarray[Any, Any]:

@@ -38,6 +38,7 @@ from engine.errors import ObstructedError, RetiredFileError, StoreError, Unreada
 from engine.files.disk import make_directory
 from engine.files.ignored import IgnoredErrors
 from engine.files.paths import open_or_create, read_file, remove_tree
+from engine.log.entries import TopicRows
 from engine.read.stream_rows import LogPart, RowSource, first_refused, leave_out, sizes_of
 from engine.read.topic_queue import TopicQueue
 from engine.record.header import CRC_MASK, MAX_OFFSET
@@ -446,6 +447,13 @@ class OffsetIndexes:
                 if isinstance(queue, ConsumeQueue):
                     self._due.add(queue)
             return known
+
+    def bytes_of(self, topic: str, rows: TopicRows) -> int | None:
+        """Bytes of the text of messages without an index; None unless each is whole and plain."""
+        with suppress(RetiredFileError, UnreadableRangeError):
+            found = self._source.plain_row_sizes(topic, rows, self._checked_before)
+            return None if found is None else int(found[1].sum())
+        return None
 
     def _known(self, queue: Source) -> OffsetIndex | None:
         of_topic = self._indexes.get(queue.topic)

@@ -71,6 +71,11 @@ class QueueStream:
         return self._index.unsummed
 
     @property
+    def is_refused(self) -> bool:
+        """Whether a message is left out because the disk could not read it."""
+        return self._index.refused is not None
+
+    @property
     def decompresses(self) -> bool:
         """Whether `sum_for` may decompress; False until a compressed message was met."""
         return self._index.decompresses

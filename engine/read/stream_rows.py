@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.errors import ReadError, RefusedReadError
-from engine.log.entries import runs_by_file
+from engine.log.entries import TopicRows, runs_by_file
 from engine.read.topic_queue import TopicQueue
 from engine.record.columns import damaged_rows
 from engine.record.compression import COMPRESSED_FLAG, BodySizes, try_decompress
@@ -136,24 +136,37 @@ class RowSource:
     ) -> tuple[Array, Array] | None:
         """Physical offsets and stream bytes of queue offsets [first, first + count), both int64 (n,), checked as in
         `rows`. None unless each is a whole plain message. Errors as `rows`."""
-        entries, begin = queue.entries(first, count), 0
+        entries = queue.entries(first, count)
+        if len(entries) != count:
+            return None
         if isinstance(queue, TopicQueue):
-            queue_ids, offsets = (np.ascontiguousarray(entries[name]) for name in ("queue_id", "queue_offset"))
-        else:
-            queue_ids, offsets = np.full(count, queue.queue_id, np.int32), np.arange(first, first + count)
-        topic, framed = queue.topic.encode(), self._log.framing.is_ledger
-        found: list[tuple[Array, Array]] = []
+            return self.plain_row_sizes(queue.topic, entries, checked_before)
+        numbers = np.full(count, queue.queue_id, np.int32), np.arange(first, first + count)
+        return self._plain_sizes(queue.topic, entries, *numbers, checked_before)
+
+    def plain_row_sizes(self, topic: str, rows: TopicRows, checked_before: int) -> tuple[Array, Array] | None:
+        """As `plain_sizes`, of messages of any queues of a topic."""
+        queue_ids, offsets = np.ascontiguousarray(rows["queue_id"]), np.ascontiguousarray(rows["queue_offset"])
+        return self._plain_sizes(topic, rows, queue_ids, offsets, checked_before)
+
+    def _plain_sizes(
+        self, topic: str, entries: Array, queue_ids: Array, offsets: Array, checked_before: int
+    ) -> tuple[Array, Array] | None:
+        name, framed = topic.encode(), self._log.framing.is_ledger
+        found, begin = list[tuple[Array, Array]](), 0
         for log, base, physical_offsets in runs_by_file(self._log, entries):
             unknown = int(np.searchsorted(physical_offsets, checked_before, side="left"))
             end = begin + len(physical_offsets)
             numbers = queue_ids[begin:end], offsets[begin:end]
-            sizes = text_sizes(log, base, physical_offsets, topic, *numbers, framed, unknown)
+            sizes = text_sizes(log, base, physical_offsets, name, *numbers, framed, unknown)
             if sizes is None:
                 return None
             found.append((physical_offsets, sizes))
             begin = end
-        if sum(len(sizes) for _, sizes in found) != count:
+        if begin != len(offsets):
             return None
+        if len(found) == 1:
+            return found[0]
         physical_offsets, sizes = map(np.concatenate, zip(*found, strict=True))
         return physical_offsets, sizes
 

@@ -24,6 +24,7 @@ import numpy as np
 from engine.deadline import check_deadline
 from engine.errors import RetiredFileError, UnreadableRangeError
 from engine.files.disk import make_directory
+from engine.log.entries import TOPIC_ROW
 from engine.record.parsed_headers import ParsedHeaders, misplaced
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
-TOPIC_ROW = np.dtype([("physical_offset", "<i8"), ("queue_offset", "<i8"), ("queue_id", "<i4")])
 WINDOW_ROWS = 1 << 20
 """Approximate number of rows merged together."""
 ROWS_IN_MEMORY = 1 << 16

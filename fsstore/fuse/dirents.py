@@ -5,17 +5,22 @@ Rows have no gaps: a name is padded to 8 bytes, and all names of messages have 2
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import Any
 
 import numpy as np
 
-from fsstore.fuse.protocol import DIRENT, ENTRY_FORMAT, NS_PER_S, entry_fields
+from fsstore.fuse.protocol import ATTRIBUTES_FORMAT, DIRENT, ENTRY_FORMAT, NS_PER_S, entry_fields
 from fsstore.interface import BLOCK_BYTES, Attributes, DirectoryEntry, MessageColumns, MessageNames
 
 _ENTRY = Struct("=" + ENTRY_FORMAT)
+_INODE = Struct("=Q")
+_SHOWN_AT = _ENTRY.size - Struct("=" + ATTRIBUTES_FORMAT).size
+"""Position of the inode number that stat shows."""
+_PADDING = tuple(bytes(-size % 8) for size in range(8))
+"""By the length of a name, modulo 8."""
 
 _NAME = [("inode", "u8"), ("next_position", "u8"), ("name_bytes", "u4"), ("type", "u4"), ("name", "S20"), ("pad", "V4")]
 _ATTRIBUTES = [
@@ -46,28 +51,37 @@ assert (NAMES.itemsize, ENTRIES.itemsize) == (48, _ENTRY.size + 48)
 
 def names_of(entries: Sequence[DirectoryEntry], size: int) -> tuple[bytes, int]:
     """As many of `entries` as fit into `size` bytes, packed, and their number."""
-    return _packed([(entry, b"") for entry in entries], size)
+    return _packed(entries, size, lambda attributes: b"")
 
 
 def entries_of(entries: Sequence[DirectoryEntry], size: int) -> tuple[bytes, int]:
     """As `names_of`, with attributes."""
-    return _packed([(entry, _packed_attributes(entry.attributes)) for entry in entries], size)
+    return _packed(entries, size, _packed_attributes)
+
+
+def _packed_attributes(attributes: Attributes) -> bytes:
+    between, behind = _packed_but_inodes(attributes[1:9])
+    return _INODE.pack(attributes.inode) + between + _INODE.pack(attributes.st_ino) + behind
 
 
 @lru_cache(4096)
-def _packed_attributes(attributes: Attributes) -> bytes:
-    """Cached, because a directory is listed again sooner than most of its entries change."""
-    return _ENTRY.pack(*entry_fields(attributes))
+def _packed_but_inodes(fields: tuple[int, ...]) -> tuple[bytes, bytes]:
+    """What is between and behind the two inode numbers of packed attributes. Cached, because most directories in a
+    listing differ in nothing else, and one is listed again sooner than most of its entries change."""
+    packed = _ENTRY.pack(*entry_fields(Attributes(0, *fields)))
+    return packed[_INODE.size : _SHOWN_AT], packed[_SHOWN_AT + _INODE.size :]
 
 
-def _packed(entries: Sequence[tuple[DirectoryEntry, bytes]], size: int) -> tuple[bytes, int]:
+def _packed(entries: Sequence[DirectoryEntry], size: int, before: Callable[[Attributes], bytes]) -> tuple[bytes, int]:
     parts: list[bytes] = []
-    for (name, attributes, next_position), before in entries:
-        head = DIRENT.pack(attributes.st_ino, next_position, len(name), attributes.mode >> 12)
-        part = before + head + name + bytes(-len(name) % 8)
-        if len(part) > size:
-            break
+    pack = DIRENT.pack
+    for name, attributes, next_position in entries:
+        length = len(name)
+        head = pack(attributes.shown_inode or attributes.inode, next_position, length, attributes.mode >> 12)
+        part = before(attributes) + head + name + _PADDING[length & 7]
         size -= len(part)
+        if size < 0:
+            break
         parts.append(part)
     return b"".join(parts), len(parts)
 

@@ -32,6 +32,8 @@ class AttributeFactory:
         self._unchanging_timeout = BRIEF_S if mode is OpenMode.FOLLOW else IMMUTABLE_S
         self._mtime_timeout = NOTIFIED_S if mode is OpenMode.READ_ONLY else BRIEF_S
         self._growing_timeout = 0 if mode is OpenMode.FOLLOW else NOTIFIED_S
+        self._name_of_file = (0, stat.S_IFREG | 0o444, 0, started_ns, 1, self._uid, self._gid, 0, 0)
+        self._name_of_directory = (0, self._directory_mode, 0, started_ns, 2, self._uid, self._gid, 0, 0)
         self.message_template = self.message(0, 0, 0, IMMUTABLE_S)
 
     def message(self, inode: int, size: int, store_time_ms: int, timeout: int) -> Attributes:
@@ -109,12 +111,11 @@ class AttributeFactory:
 
     def name_of_file(self, shown_inode: int) -> Attributes:
         """A name of a regular file in a listing, without attributes: the kernel looks it up."""
-        mode = stat.S_IFREG | 0o444
-        return Attributes(0, mode, 0, self.started_ns, 1, self._uid, self._gid, 0, 0, shown_inode)
+        return Attributes(*self._name_of_file, shown_inode)
 
     def name_of_directory(self, shown_inode: int) -> Attributes:
         """As `name_of_file`, of a directory."""
-        return Attributes(0, self._directory_mode, 0, self.started_ns, 2, self._uid, self._gid, 0, 0, shown_inode)
+        return Attributes(*self._name_of_directory, shown_inode)
 
     def link(self, inode: int, target: bytes, mtime_ms: int | None = None) -> Attributes:
         """A symbolic link, whose target may change at any moment."""

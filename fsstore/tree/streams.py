@@ -63,15 +63,25 @@ class Origin(NamedTuple):
 
     def stream(self) -> QueueStream:
         """The stream as it begins now. TopicNotFoundError; SlowWork while a topic's queues are merged."""
-        if self.queue is not None:
-            return self.queue.stream()
         store, topic = self.store, self.topic
         try:
             with nonblocking():
-                return store.topic_stream(topic)
+                return self.waited_stream()
         except WouldBlock:
             merged = store.topic_queue(topic)
         raise SlowWork(lambda: merged.merge_until(time.monotonic() + SLICE_S), WorkKind.DECOMPRESSING)
+
+    def waited_stream(self) -> QueueStream:
+        """As `stream`, which is merged here. WouldBlock on a nonblocking thread."""
+        return self.store.topic_stream(self.topic) if self.queue is None else self.queue.stream()
+
+    def seen(self) -> Seen:
+        """The stream as it is now. Errors as `stream`."""
+        at_rest = self.store.text_at_rest(self.topic) if self.queue is None else None
+        if at_rest is not None:
+            return Seen(at_rest.first_offset, at_rest.newest_store_time_ms, at_rest.bytes)
+        stream = self.stream()
+        return Seen(stream.first_offset, self.newest_store_time_ms(), None, stream)
 
     def newest_store_time_ms(self) -> int | None:
         """Store time of the newest message; None: there is none, or it can't be read."""
@@ -87,20 +97,52 @@ class Origin(NamedTuple):
         return None
 
 
+_SETTLED = threading.Event()
+_SETTLED.set()
+
+
+class Seen(NamedTuple):
+    """A stream at one moment."""
+
+    first_offset: int
+    newest_ms: int | None
+    """Store time of the newest message; None: there is none, or it can't be read."""
+    bytes: int | None
+    """None: it is to be measured."""
+    stream: QueueStream | None = None
+    """None: it can be made when it is read."""
+
+    def begins_as(self, first_offset: object) -> bool:
+        """Whether a stream with that `first_offset` has the same message at position 0."""
+        if not isinstance(first_offset, int) or self.stream is None:
+            return self.first_offset == first_offset
+        return self.stream.begins_as(first_offset)
+
+
 class StreamFile(Node):
     """The stream of a queue or a topic from one first message on, while it grows."""
 
     _opened = UNCACHED
 
-    def __init__(
-        self, context: Context, origin: Origin, stream: QueueStream, answered: Callable[[StreamFile], None]
-    ) -> None:
+    def __init__(self, context: Context, origin: Origin, seen: Seen, answered: Answered) -> None:
         """`answered` is called whenever a size is returned to the kernel."""
         self.origin = origin
         self._context = context
-        self._stream = stream
+        self._first_offset = seen.first_offset
+        self._made = seen.stream
         self._answered = answered
-        self._shown_inode = shown_stream_inode(*origin.key, stream.first_offset)
+        self._shown_inode = shown_stream_inode(*origin.key, seen.first_offset)
+
+    @property
+    def _stream(self) -> QueueStream:
+        """SlowWork as `Origin.stream`; ESTALE: its first messages have expired before it was read."""
+        return self._made or self._begun(self.origin.stream())
+
+    def _begun(self, stream: QueueStream) -> QueueStream:
+        if not stream.begins_as(self._first_offset):
+            raise FilesystemError(errno.ESTALE)
+        self._made = stream
+        return stream
 
     @property
     def path(self) -> str:
@@ -113,12 +155,16 @@ class StreamFile(Node):
         return quick_size(self._stream) is not None
 
     def attributes(self) -> Attributes:
+        if self._made is None:
+            seen = self.origin.seen()
+            if seen.bytes is not None and seen.first_offset == self._first_offset:
+                return self.described(seen.newest_ms, seen.bytes)
         return self.described(self.origin.newest_store_time_ms())
 
-    def described(self, newest_ms: int | None) -> Attributes:
-        """As `attributes`, with the store time of the newest message given."""
-        size = size_of(self._stream)
-        self._answered(self)
+    def described(self, newest_ms: int | None, size: int | None = None) -> Attributes:
+        """As `attributes`, with the store time of the newest message and perhaps the present size given."""
+        size = size_of(self._stream) if size is None else size
+        self._answered(self, size)
         return self._context.attribute_factory.stream(self.inode, self._shown_inode, size, newest_ms)
 
     def undescribed(self) -> Attributes:
@@ -143,21 +189,23 @@ class IdleStream(StreamFile):
         self,
         context: Context,
         origin: Origin,
-        stream: QueueStream,
-        answered: Callable[[StreamFile], None],
+        seen: Seen,
+        answered: Answered,
         size: int,
     ) -> None:
         """`size` is the present size of the stream."""
-        super().__init__(context, origin, stream, answered)
+        super().__init__(context, origin, seen, answered)
         self.known_bytes = size
         """The size that the kernel knows."""
-        self._is_settled = threading.Event()
-        self._is_settled.set()
+        self.shown: tuple[tuple[int, ...], int | None] = ((), None)
+        """The topic's state (`MessageStore.state_of_topic`) in which `known_bytes` was the exact size, and the store time
+        of the newest message then."""
+        self._is_settled = _SETTLED
 
     @property
     def size(self) -> int:
-        """Present bytes of the stream; may take long."""
-        return self._stream.size
+        """Present bytes of the stream; may take long. ESTALE as `_stream`."""
+        return (self._made or self._begun(self.origin.waited_stream())).size
 
     @property
     def is_exact(self) -> bool:
@@ -174,7 +222,7 @@ class IdleStream(StreamFile):
 
         Meanwhile no size is answered: the kernel would take the old one for a newer one.
         """
-        self._is_settled.clear()
+        self._is_settled = threading.Event()
         # noted before: after a restart, a size that shrinks would be worse than one that is set too early
         self._context.inodes.note(self.inode, size)
         try:
@@ -183,10 +231,10 @@ class IdleStream(StreamFile):
         finally:
             self._is_settled.set()
 
-    def described(self, newest_ms: int | None) -> Attributes:
+    def described(self, newest_ms: int | None, size: int | None = None) -> Attributes:
         if not self._is_settled.is_set():
             raise SlowWork(lambda: self._is_settled.wait(NOTIFYING_S), WorkKind.WAITING)
-        self._answered(self)
+        self._answered(self, size)
         size = self.known_bytes
         self._context.inodes.note(self.inode, size)
         return self._context.attribute_factory.stream(self.inode, self._shown_inode, size, newest_ms, is_idle=True)
@@ -252,6 +300,9 @@ IDLE_S = 10
 
 _NONE: frozenset[StreamFile] = frozenset()
 
+Answered = Callable[[StreamFile, int | None], None]
+"""Called with a file whose size is answered, and its present size, if that is known."""
+
 
 class StreamTable:
     """The streams of one mount. Thread safety: one thread."""
@@ -272,28 +323,35 @@ class StreamTable:
         store = self._context.store
         try:
             origin = Origin(store, key.topic, None if key.queue is None else store.queue(key.topic, key.queue))
-            stream = origin.stream()
+            seen = origin.seen()
         except StoreError:
             raise FilesystemError(errno.ESTALE) from None
-        if not isinstance(key.detail, int) or not stream.begins_as(key.detail):
+        if not seen.begins_as(key.detail):
             raise FilesystemError(errno.ESTALE)
         if key.kind is StreamFile:
-            return StreamFile(self._context, origin, stream, self._was_answered)
+            return StreamFile(self._context, origin, seen, self._was_answered)
         known_bytes = self._context.inodes.noted(self._context.inodes.find(key))
-        return IdleStream(self._context, origin, stream, self._was_answered, known_bytes)
+        return IdleStream(self._context, origin, seen, self._was_answered, known_bytes)
 
     def look_up(self, topic: str, queue: Queue | None) -> Attributes:
         """Attributes of a stream as it begins now. SlowWork while its size is computed."""
-        file, newest_ms = self._file(Origin(self._context.store, topic, queue))
-        return file.described(newest_ms)
+        origin = Origin(self._context.store, topic, queue)
+        state = self._context.store.state_of_topic(topic)
+        for known in self._answered.get(origin.key, _NONE):
+            if isinstance(known, IdleStream) and known.shown[0] == state and self._is_current(known):
+                return known.described(known.shown[1], known.known_bytes)
+        file, seen = self._file(origin)
+        if isinstance(file, IdleStream) and not (seen.stream is not None and seen.stream.is_refused):
+            file.shown = state, seen.newest_ms
+        return file.described(seen.newest_ms, seen.bytes)
 
     def listed(self, topic: str, queue: Queue | None) -> Attributes:
         """Attributes for a listing, without slow work: a size that takes long is left to a later stat. A topic's stream
         is listed by name only."""
         if queue is None:
             return self._context.attribute_factory.name_of_file(self.shown_inode(topic, None))
-        file, newest_ms = self._file(Origin(self._context.store, topic, queue))
-        return file.described(newest_ms) if file.is_summed else file.undescribed()
+        file, seen = self._file(Origin(self._context.store, topic, queue))
+        return file.described(seen.newest_ms) if file.is_summed else file.undescribed()
 
     def shown_inode(self, topic: str, queue: Queue | None) -> int:
         """The number that stat shows for a stream as it begins now."""
@@ -301,20 +359,25 @@ class StreamTable:
             return shown_stream_inode(topic, None, 0)
         return shown_stream_inode(topic, queue.queue_id, queue.bounds().min_offset)
 
-    def _file(self, origin: Origin) -> tuple[StreamFile, int | None]:
-        """The file to show, and the store time of its newest message."""
-        stream = origin.stream()
-        newest_ms = origin.newest_store_time_ms()
-        size = quick_size(stream) if self._is_idle(origin, newest_ms) else None
-        if size is not None:
-            idle = self._idle(origin, stream, size)
-            if idle.is_known(size):
-                return idle, newest_ms
-            self._note_outdated(idle)
-        key = NodeKey(StreamFile, *origin.key, stream.first_offset)
-        node = self._context.inodes.named(key, lambda: StreamFile(self._context, origin, stream, self._was_answered))
+    def _file(self, origin: Origin) -> tuple[StreamFile, Seen]:
+        """The file to show, and the stream as it is now, measured if that is quick and the stream is idle."""
+        seen = origin.seen()
+        if self._is_idle(origin, seen.newest_ms):
+            if seen.stream is not None:
+                seen = seen._replace(bytes=quick_size(seen.stream))
+            if seen.bytes is not None:
+                idle = self._idle(origin, seen, seen.bytes)
+                if idle.is_known(seen.bytes):
+                    return idle, seen
+                self._note_outdated(idle)
+        key = NodeKey(StreamFile, *origin.key, seen.first_offset)
+        node = self._context.inodes.named(key, lambda: StreamFile(self._context, origin, seen, self._was_answered))
         assert isinstance(node, StreamFile)
-        return node, newest_ms
+        return node, seen
+
+    def _is_current(self, file: StreamFile) -> bool:
+        """Whether its number is valid."""
+        return self._context.inodes.nodes.get(file.inode) is file
 
     def _is_idle(self, origin: Origin, newest_ms: int | None) -> bool:
         mode = self._context.store.mode
@@ -324,17 +387,17 @@ class StreamTable:
             return False
         return newest_ms is not None and self._context.clock_ns() >= (newest_ms + IDLE_S * 1_000) * NS_PER_MS
 
-    def _idle(self, origin: Origin, stream: QueueStream, size: int) -> IdleStream:
+    def _idle(self, origin: Origin, seen: Seen, size: int) -> IdleStream:
         """The file of an idle stream. If the kernel knows none, it is a new one, which needs no notice."""
-        node = self._named_idle(origin, stream, size)
+        node = self._named_idle(origin, seen, size)
         if not node.is_known(size) and self._context.inodes.drop_unknown(node.inode):
-            node = self._named_idle(origin, stream, size)
+            node = self._named_idle(origin, seen, size)
         return node
 
-    def _named_idle(self, origin: Origin, stream: QueueStream, size: int) -> IdleStream:
+    def _named_idle(self, origin: Origin, seen: Seen, size: int) -> IdleStream:
         node = self._context.inodes.named(
-            NodeKey(IdleStream, *origin.key, stream.first_offset),
-            lambda: IdleStream(self._context, origin, stream, self._was_answered, size),
+            NodeKey(IdleStream, *origin.key, seen.first_offset),
+            lambda: IdleStream(self._context, origin, seen, self._was_answered, size),
         )
         assert isinstance(node, IdleStream)
         return node
@@ -360,9 +423,9 @@ class StreamTable:
         """Note that a step is done. Bytes that were added since its beginning are for the next step."""
         self._updating.discard(stream)
 
-    def _was_answered(self, file: StreamFile) -> None:
+    def _was_answered(self, file: StreamFile, size: int | None) -> None:
         self._answered.setdefault(file.origin.key, set()).add(file)
-        if isinstance(file, IdleStream) and not file.is_exact:
+        if isinstance(file, IdleStream) and not (file.is_exact if size is None else file.is_known(size)):
             self._note_outdated(file)
 
     def _note_outdated(self, stream: IdleStream) -> None:

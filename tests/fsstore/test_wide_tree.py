@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
@@ -73,3 +73,54 @@ def test_a_listing_of_names_makes_no_nodes_and_shows_the_inodes_of_stat(mount: M
     for name, found in shown.items():
         attributes = mount.stat(name)
         assert found == (attributes.st_ino, stat.S_IFMT(attributes.mode))
+
+
+LOGS = {f"topic-{number}.log": 2 * number * len(b"body\n") for number in range(1, FEW)}
+
+
+@pytest.fixture
+def at_rest(folder: Path) -> Iterator[Mount]:
+    """A mount of a store that was opened again. Topic n has n messages in each of two queues."""
+    with open_small(folder / "store") as store:
+        for number in range(1, FEW):
+            for queue in (0, 1) * number:
+                store.put(Message(f"topic-{number}", b"body"), queue)
+    with open_small(folder / "store") as store:
+        yield Mount(store)
+
+
+def opened_queues(mount: Mount) -> list[str]:
+    return [f"{queue.topic}/{queue.queue_id}" for queue in mount.fs._store._parts.queues.opened()]
+
+
+@pytest.mark.parametrize("is_idle", [False, True], ids=["growing", "idle"])
+def test_attributes_of_the_root_are_shown_without_opening_a_queue(at_rest: Mount, is_idle: bool) -> None:
+    at_rest.now_ms += 3_600_000 * is_idle
+    names = at_rest.ls("")
+    shown = {name: at_rest.stat(name) for name in names}
+    again = {name: at_rest.stat(name) for name in names}
+    assert (shown, opened_queues(at_rest)) == (again, [])
+    assert {name: shown[name].size for name in LOGS} == LOGS
+    for name in LOGS:
+        assert len(at_rest.cat(name)) == shown[name].size
+        assert at_rest.stat(name) == shown[name]
+        assert at_rest.fs.getattr(shown[name].inode) == shown[name]
+
+
+@pytest.mark.parametrize("is_idle", [False, True], ids=["growing", "idle"])
+def test_a_message_to_a_topic_that_was_at_rest_is_seen_at_once(at_rest: Mount, is_idle: bool) -> None:
+    at_rest.now_ms += 3_600_000 * is_idle
+    for name, size in LOGS.items():
+        assert at_rest.stat(name).size == size
+        at_rest.publish(f"{name.removesuffix('.log')}/append", b"more\n")
+        assert at_rest.stat(name).size == size + len(b"more\n") == len(at_rest.cat(name))
+
+
+def test_a_second_look_at_an_idle_stream_measures_nothing(at_rest: Mount) -> None:
+    at_rest.now_ms += 3_600_000
+    before = {name: at_rest.stat(name) for name in LOGS}
+    with (
+        patch.object(MessageStore, "text_at_rest", side_effect=AssertionError),
+        patch.object(MessageStore, "topic_stream", side_effect=AssertionError),
+    ):
+        assert {name: at_rest.stat(name) for name in LOGS} == before

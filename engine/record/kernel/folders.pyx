@@ -7,9 +7,12 @@ do.
 import os
 
 from libc.errno cimport ENXIO, errno
-from libc.stdint cimport int64_t
-from libc.string cimport memcmp, strcmp
+from libc.stdint cimport int32_t, int64_t
+from libc.stdio cimport snprintf
+from libc.string cimport memcmp, memcpy, strcmp
 from posix.unistd cimport close, lseek
+
+from engine.record.kernel.layout cimport get_i32, get_i64
 
 cdef extern from *:
     """
@@ -57,6 +60,9 @@ cdef extern from "<sys/vfs.h>" nogil:
 cdef enum:
     MOST_DEPTH = 4  # of folders; what is deeper is not listed: links may lead around in circles
     MOST_SIZE = 64
+    MOST_PATH = 512
+    ROW_BYTES = 20  # of an entry of a queue, and of a TOPIC_ROW
+    PRE_BLANK_BYTES = 0x7FFFFFFF  # of an entry that leads to no record
     CHUNK_BYTES = 16 << 10
     MOST_BYTES = 1 << 20
     NOT_ZERO = -1
@@ -146,6 +152,51 @@ def read_ends(int folder, bytes path not None, int64_t end, int size):
     return data[:count]
 
 
+def read_queues(int folder, bytes topic not None, list queues not None, unsigned char[::1] rows not None):
+    """Fill `rows` (TOPIC_ROW, one more than there are entries) from queues of one file each, below an open folder of
+    topics. `queues` are of (queue id, offset of the first entry, offset past the last). False: a file can't be read, or
+    its entries do not end there, or one of them leads to no record."""
+    cdef int64_t queue_id, first, end, filled = 0, count
+    cdef char[MOST_PATH] path
+    for queue_id, first, end in queues:
+        count = end - first
+        if count < 1 or (count + 1) * ROW_BYTES > rows.shape[0] - filled:
+            return False
+        size = snprintf(path, MOST_PATH, "%s/%lld/%020lld", <char *> topic, <long long> queue_id, <long long> (first * ROW_BYTES))
+        if size >= MOST_PATH or not read_entries(folder, path, &rows[filled], queue_id, first, count):
+            return False
+        filled += count * ROW_BYTES
+    return filled == rows.shape[0] - ROW_BYTES
+
+
+cdef bint read_entries(
+    int folder, const char *path, unsigned char *rows, int32_t queue_id, int64_t first, int64_t count
+) noexcept:
+    """Fill in `count` rows from the beginning of a queue's file. What follows them is read, too: it must be zeros."""
+    cdef int64_t number, physical_offset, size = count * ROW_BYTES
+    cdef int descriptor = opened(folder, path)
+    if descriptor < 0:
+        return False
+    found = pread(descriptor, rows, size + ROW_BYTES, 0)
+    close(descriptor)
+    if found < size or any_set(rows + size, found - size):
+        return False
+    for number in range(count):
+        if get_i32(rows + 8) <= 0 or get_i32(rows + 8) == PRE_BLANK_BYTES:
+            return False
+        physical_offset, first = get_i64(rows), first + (number > 0)
+        memcpy(rows, &physical_offset, 8)
+        memcpy(rows + 8, &first, 8)
+        memcpy(rows + 16, &queue_id, 4)
+        rows += ROW_BYTES
+    return True
+
+
+cdef inline bint any_set(const unsigned char *data, Py_ssize_t size) noexcept:
+    """Whether a byte is not zero."""
+    return size > 0 and (data[0] or memcmp(data, data + 1, size - 1))
+
+
 cdef int opened(int folder, const char *path) noexcept:
     return openat(folder, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
@@ -171,7 +222,7 @@ cdef int64_t count_zeros(int descriptor, int64_t position, Py_ssize_t most) noex
     cdef Py_ssize_t count = pread(descriptor, data, min(most, <Py_ssize_t> CHUNK_BYTES), position)
     if count < 0:
         return UNREAD
-    return NOT_ZERO if count and (data[0] or memcmp(data, data + 1, count - 1)) else count
+    return NOT_ZERO if any_set(data, count) else count
 
 
 def sync_filesystem(int descriptor):
