@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import cast
 
@@ -13,7 +13,7 @@ from fsstore.tree.append import AppendFile
 from fsstore.tree.computed_links import KeysDirectory, look_up_queue_link, register_links
 from fsstore.tree.deferred import in_thread
 from fsstore.tree.drop import DROP, DropBoxes
-from fsstore.tree.inodes import Maker, NodeKey, shown_append_inode, shown_topic_inode
+from fsstore.tree.inodes import Maker, NodeKey, shown_append_inode, shown_stream_inode, shown_topic_inode
 from fsstore.tree.listing import Listing, QueueListing
 from fsstore.tree.messages import MessageFiles
 from fsstore.tree.names import (
@@ -158,30 +158,34 @@ class RootDirectory(Directory):
         return self._context.absence(name)
 
     def describe(self, name: bytes) -> Attributes:
-        topic, has_topic = from_name(name), self._context.store.has_topic
-        if name in self._special or has_topic(topic):
-            return self.lookup(name)
-        streamed = topic[: -len(STREAM_SUFFIX)]
-        if not has_topic(streamed):
-            raise not_found()
-        return self._tree.streams.listed(streamed, None)
+        return self._described(name, lambda topic: self._tree.topic(topic).attributes())
 
     def describe_name(self, name: bytes) -> Attributes:
         """No topic is looked up for it, so that a listing of thousands makes nothing that stays."""
+        name_of_directory = self._context.attribute_factory.name_of_directory
+        return self._described(name, lambda topic: name_of_directory(shown_topic_inode(topic)))
+
+    def _described(self, name: bytes, describe_topic: Callable[[str], Attributes]) -> Attributes:
+        """Attributes of a name in a listing. A stream is listed by its name only."""
+        special = self._special.get(name)
+        if special is not None:
+            return special.attributes()
         topic, has_topic = from_name(name), self._context.store.has_topic
-        if name not in self._special and has_topic(topic):
-            return self._context.attribute_factory.name_of_directory(shown_topic_inode(topic))
+        if has_topic(topic):
+            return describe_topic(topic)
         streamed = topic.removesuffix(".log")
-        if name in self._special or not has_topic(streamed):
-            return self.describe(name)
-        return self._tree.streams.listed(streamed, None)
+        if not has_topic(streamed):
+            raise not_found()
+        return self._context.attribute_factory.name_of_file(shown_stream_inode(streamed, None, 0))
 
     def names(self) -> Sequence[bytes]:
         topics = [name for name in map(to_name, self._context.store.topics()) if name not in self._special]
-        taken = {*topics, *self._special}
-        both = ((name, name + STREAM_SUFFIX) for name in topics)
-        shown = (name for topic, log in both for name in ((topic,) if log in taken else (topic, log)))
-        return [*self._special, *filter(can_be_name, shown)]
+        taken = {name for name in topics if name.endswith(STREAM_SUFFIX)}.union(self._special)
+        names = list(self._special)
+        for topic in topics:
+            log = topic + STREAM_SUFFIX
+            names += filter(can_be_name, (topic,) if log in taken else (topic, log))
+        return names
 
     def mkdir(self, name: bytes) -> None:
         self._context.must_be_writable()
@@ -207,14 +211,17 @@ class TopicDirectory(Directory):
         self._tree = tree
         self._streams = tree.streams
         self._topic = topic
-        self._shown_inode = shown_topic_inode(topic)
+        self._attributes: Attributes | None = None
 
     @property
     def path(self) -> str:
         return self._topic
 
     def attributes(self) -> Attributes:
-        return super().attributes()._replace(shown_inode=self._shown_inode)
+        found = self._attributes
+        if found is None:  # they never change
+            found = self._attributes = super().attributes()._replace(shown_inode=shown_topic_inode(self._topic))
+        return found
 
     def lookup(self, name: bytes) -> Attributes:
         if name.startswith(APPEND):

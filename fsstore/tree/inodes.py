@@ -72,11 +72,6 @@ def shown_stream_inode(topic: str, queue: int | None, first_offset: int) -> int:
     return _shown_as(f"{topic}/{queue}/{0 if queue is None else first_offset}")
 
 
-def shown_in_root(name: bytes) -> tuple[int, int]:
-    """The numbers that stat shows for a topic's directory and its stream, by the name of the directory."""
-    return _shown_as_bytes(name + b"/"), _shown_as_bytes(name + b"/None/0")
-
-
 def shown_topic_inode(topic: str) -> int:
     """The number that stat shows for a topic's directory."""
     return _shown_as(f"{topic}/")
@@ -88,11 +83,7 @@ def shown_report_inode(path: str) -> int:
 
 
 def _shown_as(path: str) -> int:
-    return _shown_as_bytes(path.encode(errors="surrogateescape"))
-
-
-def _shown_as_bytes(path: bytes) -> int:
-    digest = hashlib.blake2b(path, digest_size=8).digest()
+    digest = hashlib.blake2b(path.encode(errors="surrogateescape"), digest_size=8).digest()
     return SHOWN_STREAM | int.from_bytes(digest) & SHOWN_STREAM - 1
 
 

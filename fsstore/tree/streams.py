@@ -198,7 +198,7 @@ class IdleStream(StreamFile):
         self.known_bytes = size
         """The size that the kernel knows."""
         self.shown: tuple[tuple[int, ...], int | None] = ((), None)
-        """The topic's state (`MessageStore.state_of_topic`) in which `known_bytes` was the exact size, and the store time
+        """The topic's state (`MessageStore.state_of_topic`) in which the kernel knew the exact size, and the store time
         of the newest message then."""
         self._is_settled = _SETTLED
 
@@ -345,11 +345,9 @@ class StreamTable:
             file.shown = state, seen.newest_ms
         return file.described(seen.newest_ms, seen.bytes)
 
-    def listed(self, topic: str, queue: Queue | None) -> Attributes:
-        """Attributes for a listing, without slow work: a size that takes long is left to a later stat. A topic's stream
-        is listed by name only."""
-        if queue is None:
-            return self._context.attribute_factory.name_of_file(self.shown_inode(topic, None))
+    def listed(self, topic: str, queue: Queue) -> Attributes:
+        """Attributes of a queue's stream for a listing, without slow work: a size that takes long is left to a later
+        stat."""
         file, seen = self._file(Origin(self._context.store, topic, queue))
         return file.described(seen.newest_ms) if file.is_summed else file.undescribed()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine import Message, MessageStore, OpenMode, StoreConfig, TextAtRest
-from tests.engine.storetools import SMALL, killed, opened
+from tests.engine.storetools import SMALL, SMALL_SIZES, killed, opened
 
 BODIES = (b"first", b"", b"third, which is longer")
 
@@ -55,9 +55,9 @@ def test_after_a_kill_it_is_known_of_the_queues_that_were_not_written_since(tmp_
 
 
 def test_records_in_several_files_of_the_log(tmp_path: Path) -> None:
-    sizes = replace(SMALL.sizes, commit_log_bytes=400)
-    fill(tmp_path, replace(SMALL, sizes=sizes))
-    with opened(tmp_path, replace(SMALL, sizes=sizes)) as store:
+    config = replace(SMALL, sizes=replace(SMALL_SIZES, commit_log_bytes=400))
+    fill(tmp_path, config)
+    with opened(tmp_path, config) as store:
         assert len(store._log.files.files) > 2
         assert store.text_at_rest("orders") == as_opened(store, "orders")
 
