@@ -11,6 +11,8 @@ a new look-up gets a new file that begins at the new first message. Each has two
     grown   ──► StreamFile: its attributes are dropped from the kernel's cache
             ──► IdleStream: its size is outdated; the kernel is notified in steps (`fsstore.fuse.notify.SizeNotifier`)
 
+A topic of which no queue was asked for yet is measured without opening any: the stream is made when the file is read.
+
 The kernel keeps the last page of a file with zeros after the end. A reader that has this page while the kernel learns
 a larger size would get those zeros. So a growing stream is not cached, and the kernel learns the size of an idle
 stream in steps (`IdleStream.tell`).
@@ -112,12 +114,6 @@ class Seen(NamedTuple):
     stream: QueueStream | None = None
     """None: it can be made when it is read."""
 
-    def begins_as(self, first_offset: object) -> bool:
-        """Whether a stream with that `first_offset` has the same message at position 0."""
-        if not isinstance(first_offset, int) or self.stream is None:
-            return self.first_offset == first_offset
-        return self.stream.begins_as(first_offset)
-
 
 class StreamFile(Node):
     """The stream of a queue or a topic from one first message on, while it grows."""
@@ -204,8 +200,11 @@ class IdleStream(StreamFile):
 
     @property
     def size(self) -> int:
-        """Present bytes of the stream; may take long. ESTALE as `_stream`."""
-        return (self._made or self._begun(self.origin.waited_stream())).size
+        """Present bytes of the stream; may take long. `known_bytes` if it can't be made any more, because its topic or
+        its first messages are gone."""
+        with suppress(FilesystemError, StoreError):
+            return (self._made or self._begun(self.origin.waited_stream())).size
+        return self.known_bytes
 
     @property
     def is_exact(self) -> bool:
@@ -324,9 +323,11 @@ class StreamTable:
         try:
             origin = Origin(store, key.topic, None if key.queue is None else store.queue(key.topic, key.queue))
             seen = origin.seen()
+            if seen.first_offset != key.detail:
+                seen = seen._replace(stream=seen.stream or origin.stream())
         except StoreError:
             raise FilesystemError(errno.ESTALE) from None
-        if not seen.begins_as(key.detail):
+        if seen.stream is not None and not (isinstance(key.detail, int) and seen.stream.begins_as(key.detail)):
             raise FilesystemError(errno.ESTALE)
         if key.kind is StreamFile:
             return StreamFile(self._context, origin, seen, self._was_answered)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,9 +12,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from engine import Expired, Message, MessageStore
-from fsstore.interface import ROOT_INODE
-from tests.fsstore.conftest import Mount, open_small
+from engine import Expired, Message, MessageStore, Retention
+from fsstore.interface import ROOT_INODE, FilesystemError
+from tests.fsstore.conftest import ONE_A_FILE, Mount, open_small
 from tests.steps import require_flat, steps
 
 FEW, MANY = 10, 60
@@ -124,3 +126,28 @@ def test_a_second_look_at_an_idle_stream_measures_nothing(at_rest: Mount) -> Non
         patch.object(MessageStore, "topic_stream", side_effect=AssertionError),
     ):
         assert {name: at_rest.stat(name) for name in LOGS} == before
+
+
+def test_a_topic_that_goes_while_its_stream_was_not_read_stops_no_notice(at_rest: Mount) -> None:
+    at_rest.now_ms += 3_600_000
+    inode = at_rest.stat("topic-3.log").inode
+    at_rest.publish("topic-3/append", b"more\n")
+    at_rest.fs.streams.grown("topic-3", 0)
+    (outdated,) = at_rest.fs.streams.take_outdated()
+    at_rest.fs._store.delete_topic("topic-3")
+    assert (outdated.inode, outdated.size) == (inode, LOGS["topic-3.log"])
+
+
+def test_a_stream_whose_first_messages_went_before_it_was_read_is_stale(folder: Path) -> None:
+    with open_small(folder, sizes=ONE_A_FILE) as store:
+        for body in (b"first", b"second", b"third"):
+            store.put(Message("orders", body), 0)
+    with open_small(folder, sizes=ONE_A_FILE) as store:
+        mount = Mount(store)
+        known = mount.stat("orders.log")
+        store._require_write_side().cleaner.retention = Retention(max_bytes=1, delete_pause_ms=0)
+        assert store.clean()
+        with pytest.raises(FilesystemError) as refused:
+            mount.fs.open(known.inode, os.O_RDONLY)
+        assert refused.value.errno == errno.ESTALE
+        assert mount.stat("orders.log").size == len(mount.cat("orders.log")) < known.size
