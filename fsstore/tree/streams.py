@@ -193,9 +193,9 @@ class IdleStream(StreamFile):
         super().__init__(context, origin, seen, answered)
         self.known_bytes = size
         """The size that the kernel knows."""
-        self.shown: tuple[tuple[int, ...], int | None] = ((), None)
-        """The topic's state (`MessageStore.state_of_topic`) in which the kernel knew the exact size, and the store time
-        of the newest message then."""
+        self.shown: tuple[tuple[int, ...], Attributes] | None = None
+        """The topic's state (`MessageStore.state_of_topic`) in which the kernel knew the exact size, and what was
+        answered then."""
         self._is_settled = _SETTLED
 
     @property
@@ -336,15 +336,23 @@ class StreamTable:
 
     def look_up(self, topic: str, queue: Queue | None) -> Attributes:
         """Attributes of a stream as it begins now. SlowWork while its size is computed."""
-        origin = Origin(self._context.store, topic, queue)
         state = self._context.store.state_of_topic(topic)
-        for known in self._answered.get(origin.key, _NONE):
-            if isinstance(known, IdleStream) and known.shown[0] == state and self._is_current(known):
-                return known.described(known.shown[1], known.known_bytes)
-        file, seen = self._file(origin)
+        known = self._shown_in(state, (topic, None if queue is None else queue.queue_id))
+        if known is not None:
+            return known
+        file, seen = self._file(Origin(self._context.store, topic, queue))
+        found = file.described(seen.newest_ms, seen.bytes)
         if isinstance(file, IdleStream) and not (seen.stream is not None and seen.stream.is_refused):
-            file.shown = state, seen.newest_ms
-        return file.described(seen.newest_ms, seen.bytes)
+            file.shown = state, found
+        return found
+
+    def _shown_in(self, state: tuple[int, ...], key: tuple[str, int | None]) -> Attributes | None:
+        """What was answered of an idle stream in that state of its topic, if it has not grown since."""
+        for file in self._answered.get(key, _NONE):
+            shown = file.shown if isinstance(file, IdleStream) else None
+            if shown is not None and shown[0] == state and self._context.inodes.nodes.get(file.inode) is file:
+                return shown[1]
+        return None
 
     def listed(self, topic: str, queue: Queue) -> Attributes:
         """Attributes of a queue's stream for a listing, without slow work: a size that takes long is left to a later
@@ -373,10 +381,6 @@ class StreamTable:
         node = self._context.inodes.named(key, lambda: StreamFile(self._context, origin, seen, self._was_answered))
         assert isinstance(node, StreamFile)
         return node, seen
-
-    def _is_current(self, file: StreamFile) -> bool:
-        """Whether its number is valid."""
-        return self._context.inodes.nodes.get(file.inode) is file
 
     def _is_idle(self, origin: Origin, newest_ms: int | None) -> bool:
         mode = self._context.store.mode
