@@ -19,6 +19,7 @@ _ENTRY = Struct("=" + ENTRY_FORMAT)
 _INODE = Struct("=Q")
 _SHOWN_AT = _ENTRY.size - Struct("=" + ATTRIBUTES_FORMAT).size
 """Position of the inode number that stat shows."""
+_NO_ATTRIBUTES = bytes(_ENTRY.size)
 _PADDING = tuple(bytes(-size % 8) for size in range(8))
 """By the length of a name, modulo 8."""
 
@@ -60,6 +61,8 @@ def entries_of(entries: Sequence[DirectoryEntry], size: int) -> tuple[bytes, int
 
 
 def _packed_attributes(attributes: Attributes) -> bytes:
+    if not attributes.inode:  # a name alone
+        return _NO_ATTRIBUTES
     between, behind = _packed_but_inodes(attributes[1:9])
     return _INODE.pack(attributes.inode) + between + _INODE.pack(attributes.st_ino) + behind
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import cast
 
@@ -158,25 +158,27 @@ class RootDirectory(Directory):
         return self._context.absence(name)
 
     def describe(self, name: bytes) -> Attributes:
-        return self._described(name, lambda topic: self._tree.topic(topic).attributes())
+        if name in self._special:
+            return self._special[name].attributes()
+        topic = from_name(name)
+        if self._context.store.has_topic(topic):
+            return self._tree.topic(topic).attributes()
+        return self._name_of_stream(topic.removesuffix(".log"))
 
     def describe_name(self, name: bytes) -> Attributes:
         """No topic is looked up for it, so that a listing of thousands makes nothing that stays."""
-        name_of_directory = self._context.attribute_factory.name_of_directory
-        return self._described(name, lambda topic: name_of_directory(shown_topic_inode(topic)))
+        if name in self._special:
+            return self._special[name].attributes()
+        topic = from_name(name)
+        if self._context.store.has_topic(topic):
+            return self._context.attribute_factory.name_of_directory(shown_topic_inode(topic))
+        return self._name_of_stream(topic.removesuffix(".log"))
 
-    def _described(self, name: bytes, describe_topic: Callable[[str], Attributes]) -> Attributes:
-        """Attributes of a name in a listing. A stream is listed by its name only."""
-        special = self._special.get(name)
-        if special is not None:
-            return special.attributes()
-        topic, has_topic = from_name(name), self._context.store.has_topic
-        if has_topic(topic):
-            return describe_topic(topic)
-        streamed = topic.removesuffix(".log")
-        if not has_topic(streamed):
+    def _name_of_stream(self, topic: str) -> Attributes:
+        """A topic's stream is listed by its name only: the kernel looks it up each time. ENOENT."""
+        if not self._context.store.has_topic(topic):
             raise not_found()
-        return self._context.attribute_factory.name_of_file(shown_stream_inode(streamed, None, 0))
+        return self._context.attribute_factory.name_of_file(shown_stream_inode(topic, None, 0))
 
     def names(self) -> Sequence[bytes]:
         topics = [name for name in map(to_name, self._context.store.topics()) if name not in self._special]
