@@ -156,14 +156,14 @@ def read_queues(int folder, bytes topic not None, list queues not None, unsigned
     """Fill `rows` (TOPIC_ROW, one more than there are entries) from queues of one file each, below an open folder of
     topics. `queues` are of (queue id, offset of the first entry, offset past the last). False: a file can't be read, or
     its entries do not end there, or one of them leads to no record."""
-    cdef int64_t queue_id, first, end, filled = 0, count
+    cdef long long queue_id, first, end, filled = 0, count
     cdef char[MOST_PATH] path
     for queue_id, first, end in queues:
         count = end - first
         if count < 1 or (count + 1) * ROW_BYTES > rows.shape[0] - filled:
             return False
-        size = snprintf(path, MOST_PATH, "%s/%lld/%020lld", <char *> topic, <long long> queue_id, <long long> (first * ROW_BYTES))
-        if size >= MOST_PATH or not read_entries(folder, path, &rows[filled], queue_id, first, count):
+        size = snprintf(path, MOST_PATH, "%s/%lld/%020lld", <char *> topic, queue_id, first * ROW_BYTES)
+        if size >= MOST_PATH or not read_entries(folder, path, &rows[filled], <int32_t> queue_id, first, count):
             return False
         filled += count * ROW_BYTES
     return filled == rows.shape[0] - ROW_BYTES
