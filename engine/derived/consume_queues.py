@@ -104,11 +104,14 @@ class ConsumeQueues:
 
     # the queues
 
-    def load(self) -> None:
-        """List the queues in the directory. No queue file is read."""
+    def load(self, known: Extents | None = None) -> None:
+        """List the queues in the directory. No queue file is read. WRITE: without a list if all are `known`."""
         with self._lock:
             if self.access is Access.READ:
                 self._list(())
+            elif known is not None:
+                self._ids = {topic: set(queues) for topic, queues in known.items() if queues}
+                self._open_folder()
             elif self.directory.is_dir():  # no other process changes it, so it is not watched
                 self._open_folder()
                 for name in folders_in(self.directory):
@@ -661,12 +664,12 @@ class ConsumeQueues:
         """Flush those of the changed queues that have at least `least_pages` unflushed pages (0: any byte).
         FlushFailedError; NoDescriptorError: the flush is incomplete."""
         known = [queue.files for queue in changed if not queue.is_stale]
-        waiting = [(files, files.unflushed(least_pages)) for files in known]
+        waiting = [(files, found) for files in known if (found := files.unflushed(least_pages)) is not None]
         if self._sync_at_once([found for _, found in waiting]):
             for files, found in waiting:
                 files.note_flushed(found)
         else:
-            for files in known:
+            for files, _ in waiting:
                 files.flush(least_pages)
 
     def _sync_at_once(self, waiting: Sequence[Unflushed]) -> bool:

@@ -11,8 +11,9 @@ bytes there have another CRC, that record is damaged.
 The first line of its file has every queue. Each later flush adds a line with the queues that changed, until these lines
 are as long as the first one. A reader takes the lines up to the first that is torn.
 
-With the clean mark, opening reads no record: it only compares each file's size and time. The mark is removed, durably,
-before the store is written, and is ignored if any file has changed.
+With the clean mark, opening reads no record: it only compares each file's size and time. Folders of topics and queues
+are not listed: their times tell whether a name came or went. The mark is removed, durably, before the store is written,
+and is ignored if any file has changed.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ from engine.files.disk import (
 )
 from engine.files.layout import StoreLayout
 from engine.files.paths import open_folder, read_file
+from engine.log.entries import ENTRY
 from engine.log.evidence import Covered, Extents
 from engine.record.kernel.crc import crc32
 from engine.record.kernel.files import read_through
-from engine.record.kernel.folders import files_below
+from engine.record.kernel.folders import files_below, queue_stamps
 from engine.results import DamagedRange, DamageKind, NewestRecord
 
 if TYPE_CHECKING:
@@ -51,8 +53,6 @@ if TYPE_CHECKING:
 VERSION = 1
 EARLIEST = -1 << 63
 """Lowest time: times may lie before 1970."""
-
-STAMPED_FOLDERS = ("consumequeue", "index")
 
 LEAST_LINES_BYTES = 64 << 10
 """Bytes of lines that may always follow a whole recovery point."""
@@ -244,24 +244,46 @@ def _line(point: RecoveryPoint) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class CleanMark:
-    """The recovery point of the close, and the digest of all files then."""
+    """The recovery point of the close, the size of a queue's file in bytes, and the digest of all files then."""
 
     point: RecoveryPoint
+    queue_file_bytes: int
     files: str
 
 
-def digest_of_files(layout: StoreLayout) -> str:
+def clean_mark(layout: StoreLayout, point: RecoveryPoint, queue_file_bytes: int) -> CleanMark:
+    """The clean mark for the files as they are now. FileNotFoundError: a file of a queue is missing. OSError."""
+    return CleanMark(point, queue_file_bytes, _digest_of_files(layout, point.queues, queue_file_bytes))
+
+
+def _digest_of_files(layout: StoreLayout, queues: Extents, queue_file_bytes: int) -> str:
     """A digest of the names, sizes and modification times of all files of the log and its derived data. OSError."""
     digest = blake2b(digest_size=16)
     folders = [(folder, layout.shown(folder)) for folder in layout.commit_log.folders]
-    folders += [(layout.root / name, name) for name in STAMPED_FOLDERS]
+    folders.append((layout.index, layout.shown(layout.index)))
     for folder, name in folders:
         for stamps in _stamps_below(folder, name) if folder.is_dir() else ():
             digest.update("".join(stamps).encode("utf-8", "surrogateescape"))
+    for stamp in _stamps_of_queues(layout.consume_queues, queues, queue_file_bytes):
+        digest.update(stamp)
     if layout.checkpoint.exists():
         status = layout.checkpoint.stat()
         digest.update(f"{layout.checkpoint.name} {status.st_size} {status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
+
+
+def _stamps_of_queues(directory: Path, queues: Extents, file_bytes: int) -> Iterator[bytes]:
+    """Names of topics, each followed by the stamps of its queues. Only `directory` is listed. OSError."""
+    if not directory.is_dir():
+        return
+    folder = open_folder(directory)
+    try:
+        for topic in sorted({*os.listdir(folder), *queues}):
+            name = os.fsencode(topic)
+            yield name
+            yield queue_stamps(folder, name, queues.get(topic, {}), ENTRY.itemsize, file_bytes)
+    finally:
+        os.close(folder)
 
 
 def _stamps_below(folder: Path, path: str) -> Iterator[list[str]]:
@@ -294,20 +316,29 @@ def read_clean_mark(layout: StoreLayout) -> CleanMark | None:
     """The store's clean mark if no file has changed since, else None."""
     try:
         mark = _parse_clean_mark(read_own_file(layout.clean_mark))
-        return mark if mark is not None and mark.files == digest_of_files(layout) else None
-    except OSError:
+        if mark is None:
+            return None
+        found = clean_mark(layout, mark.point, mark.queue_file_bytes)
+        return mark if found.files == mark.files else None
+    except (OSError, OverflowError):
         return None
 
 
 def _parse_clean_mark(stored: Any) -> CleanMark | None:
     try:
         point = parse_recovery_point(stored["coverage"])
+        queue_file_bytes = whole_number(stored["queue_file_bytes"], 1)
         files = str(stored["files"])
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, ValueError):
         return None
-    return CleanMark(point, files) if point is not None else None
+    return CleanMark(point, queue_file_bytes, files) if point is not None else None
 
 
 def write_clean_mark(path: Path, mark: CleanMark, disk: Disk) -> None:
     """Store the clean mark durably, as the last step before the lock is released. OSError."""
-    write_own_file(path, {"coverage": recovery_point_object(mark.point), "files": mark.files}, disk)
+    content = {
+        "coverage": recovery_point_object(mark.point),
+        "queue_file_bytes": mark.queue_file_bytes,
+        "files": mark.files,
+    }
+    write_own_file(path, content, disk)

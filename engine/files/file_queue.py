@@ -492,10 +492,11 @@ class FileQueue(FilesByStart):
     def _due(self, least_pages: int) -> list[MappedFile]:
         return [file for file in self._unflushed() if file.due(file.flushed, file.readable, least_pages)]
 
-    def unflushed(self, least_pages: int = 0) -> Unflushed:
-        """The files and names that `flush` would sync now."""
-        due = tuple((file, file.readable) for file in self._due(least_pages))
-        return Unflushed(due, len(self._unsynced_names) if due or not least_pages else 0)
+    def unflushed(self, least_pages: int = 0) -> Unflushed | None:
+        """The files and names that `flush` would sync now; None without any."""
+        due = tuple([(file, file.readable) for file in self._due(least_pages)])
+        names = len(self._unsynced_names) if due or not least_pages else 0
+        return Unflushed(due, names) if due or names else None
 
     def note_flushed(self, done: Unflushed) -> None:
         """A sync of the filesystem has brought `done` to disk. FlushFailedError: an earlier sync of a file failed."""
@@ -640,5 +641,7 @@ class FileQueue(FilesByStart):
             self._source.restore(file)
         self._reserved.clear()
         self._source.close()
-        for file in (*self._files, *(file for file, _ in self._retired)):
+        for file in self._files:
+            file.close()
+        for file, _ in self._retired:
             file.close()

@@ -32,6 +32,7 @@ from engine.files.open_files import OpenFiles
 from engine.files.paths import hold_folder
 from engine.files.preallocate import Preallocator
 from engine.log.commit_log import CommitLog
+from engine.log.evidence import Extents
 from engine.open.features import StoreFeatures, features_of
 from engine.open.geometry import ChosenSizes, choose_at, layout_of, read_topics, remembered_sizes
 from engine.open.preflight import (
@@ -56,9 +57,11 @@ STORE_MODE = 0o700
 """Mode of a new store's directory. Its files are readable by all users, as a broker's are."""
 
 
-def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes, access: Access) -> StoreFiles:
+def open_store_files(
+    layout: StoreLayout, config: StoreConfig, sizes: FileSizes, access: Access, known: Extents | None = None
+) -> StoreFiles:
     """Open the store's files with these sizes, without a change on disk. The ends of log and queues are not known yet.
-    OSError: no file stays open."""
+    With all `known` queues, by a clean mark, their folders are not listed. OSError: no file stays open."""
     writes = access is Access.WRITE
     paths, log_bytes, pool = layout.commit_log, sizes.commit_log_bytes, None
     if writes and config.transient_pool_buffers:
@@ -73,7 +76,7 @@ def open_store_files(layout: StoreLayout, config: StoreConfig, sizes: FileSizes,
         stack.callback(files.close)
         queues = ConsumeQueues(layout.consume_queues, sizes.consume_queue_bytes, access, config.disk, open_files)
         stack.callback(queues.close)
-        queues.load()
+        queues.load(known)
         ignored = IgnoredErrors()
         index = Index(layout.index, sizes.index_slots, sizes.index_entries, access, config.clock, config.disk, ignored)
         stack.callback(index.close)
@@ -187,7 +190,8 @@ def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
         begin_writing(layout, config.disk)
         identity = make_identity(layout, config.disk)
         lock.sync(config.disk)
-        parts = open_store_files(layout, config, choice.sizes, Access.WRITE)
+        known = last_shutdown.mark.queues if last_shutdown.mark is not None else None
+        parts = open_store_files(layout, config, choice.sizes, Access.WRITE, known)
         stack.callback(parts.close)
         topics = frozenset(table.names()) if not notes else frozenset()
         recovered = _recover(parts, last_shutdown, choice, config, topics, table.discard).with_notes(unread + notes)

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING
 from engine.derived.checkpoint import CheckpointFile
 from engine.derived.dispatch import BufferedDispatcher, WriteDispatcher
 from engine.derived.marks import (
-    CleanMark,
     RecoveryPoint,
     RecoveryPointFile,
-    digest_of_files,
+    clean_mark,
     record_crc,
     write_clean_mark,
 )
@@ -142,7 +141,9 @@ class Durability:
         layout, disk = self._layout, self._disk
         if self._covered is not None and not self._index_is_late and deletions_done:
             point = replace(self._covered, queues=self._extents, gone=())
-            write_clean_mark(layout.clean_mark, CleanMark(point, digest_of_files(layout)), disk)
+            with suppress(FileNotFoundError):  # a queue lost its file: the next opening looks at all
+                mark = clean_mark(layout, point, self._queues.file_bytes)
+                write_clean_mark(layout.clean_mark, mark, disk)
         remove_file(layout.abort, disk)
 
     def _dispatch_held(self) -> None:

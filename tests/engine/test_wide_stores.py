@@ -20,10 +20,12 @@ import pytest
 
 from engine import FlushFailedError, Message, MessageStore, OpenMode, QueueBounds, Retention, check_store
 from engine.derived.consume_queues import MANY_FILES, ConsumeQueues
-from engine.derived.marks import RecoveryPoint, RecoveryPointFile, read_recovery_point
+from engine.derived.marks import RecoveryPoint, RecoveryPointFile, read_clean_mark, read_recovery_point
 from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue, Unflushed
+from engine.files.file_scan import SAMPLED_QUEUES
 from engine.log.evidence import Extents
+from engine.open.geometry import layout_of
 from tests.engine.storetools import SMALL, HastyDisk, bodies, killed, opened, require_clean
 
 WIDTHS = (10, 1_000)
@@ -69,7 +71,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     calls = Counter[str]()
     unflushed = FileQueue.unflushed
 
-    def counting(files: FileQueue, least_pages: int = 0) -> Unflushed:
+    def counting(files: FileQueue, least_pages: int = 0) -> Unflushed | None:
         calls[files.directory.name] += 1
         return unflushed(files, least_pages)
 
@@ -419,6 +421,77 @@ def test_a_clean_mark_of_an_earlier_version_is_not_believed(tmp_path: Path) -> N
     mark.write_text(json.dumps({**content, "files": {"checkpoint": [4096, 1]}}))
     with opened(tmp_path) as store:
         assert bodies(store, "T", 9) == [b"9"]
+
+
+# opening after a clean end, and closing
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each folder was listed, by its path."""
+    calls = Counter[str]()
+    scandir, listdir = os.scandir, os.listdir
+    monkeypatch.setattr(os, "scandir", lambda path=".": calls.update([str(path)]) or scandir(path))
+    monkeypatch.setattr(os, "listdir", lambda path=".": calls.update([str(path)]) or listdir(path))
+    return calls
+
+
+def test_opening_and_closing_list_as_many_folders_at_any_number_of_topics(tmp_path: Path, listed: Counter[str]) -> None:
+    counts = set()
+    for topics in (SAMPLED_QUEUES, 2 * SAMPLED_QUEUES):
+        with opened(tmp_path / str(topics)) as store:
+            store.create_topics({f"T{number}": 2 for number in range(topics)})
+            for number in range(topics):
+                store.put(Message(f"T{number}", b"first"), 1)
+        listed.clear()
+        with MessageStore.open(tmp_path / str(topics), SMALL) as store:
+            assert store.recovery.clean
+            assert store._parts.queues.topics() == sorted(f"T{number}" for number in range(topics))
+        counts.add(listed.total())
+        assert bodies_of_all(tmp_path / str(topics), "T7", 2) == [[], [b"first"]]
+    assert len(counts) == 1
+
+
+def bodies_of_all(path: Path, topic: str, queues: int) -> list[list[bytes]]:
+    with MessageStore.open(path, SMALL) as store:
+        return [bodies(store, topic, queue) for queue in range(queues)]
+
+
+SEEN: dict[str, Callable[[Path], object]] = {
+    **{name: change for name, change in CHANGES.items() if name.endswith((" time", " file", " folder"))},
+    "another queue": lambda store: (store / "consumequeue/T/77").mkdir(),
+    "another topic": lambda store: (store / "consumequeue/other").mkdir(),
+    "no topic": lambda store: shutil.rmtree(store / "consumequeue/T"),
+    "no queues": lambda store: shutil.rmtree(store / "consumequeue"),
+}
+
+
+@pytest.mark.parametrize("what", SEEN)
+def test_a_clean_mark_is_not_believed_after_a_change_of_a_queues_files(tmp_path: Path, what: str) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 10)
+    layout = layout_of(tmp_path, SMALL)
+    assert read_clean_mark(layout) is not None
+    SEEN[what](tmp_path)
+    assert read_clean_mark(layout) is None
+    assert bodies_of_all(tmp_path, "T", 10) == [[b"%d" % one] for one in range(10)]
+
+
+def test_a_queue_whose_file_is_lost_while_its_store_is_open_has_its_messages_at_the_next_opening(
+    tmp_path: Path,
+) -> None:
+    with MessageStore.open(tmp_path, SMALL, create=True) as store:
+        fill(store, 10)
+        (tmp_path / FILE).unlink()
+    assert read_clean_mark(layout_of(tmp_path, SMALL)) is None
+    assert bodies_of_all(tmp_path, "T", 10) == [[b"%d" % one] for one in range(10)]
+
+
+def test_a_copy_with_its_times_is_believed(tmp_path: Path) -> None:
+    with opened(tmp_path / "store") as store:
+        fill(store, 10)
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    assert read_clean_mark(layout_of(tmp_path / "copy", SMALL)) is not None
 
 
 def test_whether_records_may_have_secondary_slots_is_remembered(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ do.
 
 import os
 
-from libc.errno cimport ENXIO, errno
+from libc.errno cimport ENOENT, ENXIO, errno
 from libc.stdint cimport int32_t, int64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcmp, memcpy, strcmp
@@ -42,6 +42,7 @@ cdef extern from "<sys/stat.h>" nogil:
         int64_t tv_nsec
     struct Status "stat":
         unsigned int st_mode
+        unsigned long st_nlink
         int64_t st_size
         timespec st_mtim
     bint S_ISDIR(unsigned int mode)
@@ -118,7 +119,50 @@ cdef looked_at(DIR *folder, dirent *member, int depth):
         raise failure(errno, member.d_name)
     if depth and S_ISDIR(status.st_mode):
         return members_of(dirfd(folder), member.d_name, depth - 1)
-    return status.st_size, status.st_mtim.tv_sec * 1_000_000_000 + status.st_mtim.tv_nsec
+    return status.st_size, written_ns(&status)
+
+
+cdef int64_t written_ns(Status *status) noexcept:
+    return status.st_mtim.tv_sec * 1_000_000_000 + status.st_mtim.tv_nsec
+
+
+def queue_stamps(int folder, bytes topic not None, dict extents not None, int64_t entry_bytes, int64_t file_bytes):
+    """What changes with the queues of a topic, whose folder is in an open one: two numbers for its folder, and for each
+    queue, of whose entries `extents` has the first one and the end, and for its files. No folder is listed: one changes
+    its time when a name in it comes or goes. FileNotFoundError: a queue's file is missing. OSError."""
+    cdef bytearray found = bytearray()
+    cdef char[MOST_PATH] path
+    cdef int64_t queue, start, end
+    if len(topic) > MOST_PATH // 2:
+        raise failure(ENOENT, topic)
+    add_stamp(folder, topic, found)
+    for queue in sorted(extents):
+        snprintf(path, MOST_PATH, "%s/%lld", <const char *> topic, <long long> queue)
+        add_stamp(folder, path, found)
+        start, end = extents[queue]
+        start, end = start * entry_bytes, end * entry_bytes
+        while start < end:
+            snprintf(path, MOST_PATH, "%s/%lld/%020lld", <const char *> topic, <long long> queue, <long long> start)
+            if not add_stamp(folder, path, found):
+                raise failure(ENOENT, path)
+            start += file_bytes
+    return bytes(found)
+
+
+cdef bint add_stamp(int folder, const char *path, bytearray found) except -1:
+    """Add the time of a file or folder, and the size of a file, the number of a folder's links; zeros, and return False,
+    if it is missing."""
+    cdef Status status
+    cdef int64_t[2] numbers
+    numbers[0] = numbers[1] = 0
+    cdef bint is_there = fstatat(folder, path, &status, 0) == 0
+    if is_there:
+        numbers[0] = written_ns(&status)
+        numbers[1] = <int64_t> status.st_nlink if S_ISDIR(status.st_mode) else status.st_size
+    elif errno != ENOENT:
+        raise failure(errno, path)
+    found += (<char *> numbers)[:sizeof(numbers)]
+    return is_there
 
 
 def data_ends_at(int folder, bytes path not None, int64_t end, int size):

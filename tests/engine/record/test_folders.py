@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from engine.record.kernel.folders import data_ends_at, files_below, read_ends, sync_filesystem
+from engine.record.kernel.folders import data_ends_at, files_below, queue_stamps, read_ends, sync_filesystem
 
 MIB = 1 << 20
 
@@ -49,6 +50,24 @@ def test_what_is_no_folder_is_an_error(tmp_path: Path, folder: int, name: bytes,
     (tmp_path / "file").write_bytes(b"x")
     with pytest.raises(error):
         files_below(folder, name)
+
+
+def test_the_stamps_of_a_topics_queues_are_of_its_folders_and_of_the_files_of_their_entries(
+    tmp_path: Path, folder: int
+) -> None:
+    for name in ("T/0/00000000000000000040", "T/0/00000000000000000080", "T/12/00000000000000000000"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x" * 40)
+        os.utime(tmp_path / name, ns=(1, 5))
+    for number, name in enumerate(("T/0", "T/12", "T"), 6):
+        os.utime(tmp_path / name, ns=(1, number))
+    links = [os.stat(tmp_path / name).st_nlink for name in ("T", "T/0", "T/12")]
+    extents = {12: (0, 2), 0: (2, 5), 13: (4, 4)}
+    found = queue_stamps(folder, b"T", extents, 20, 40)
+    assert struct.unpack("=14q", found) == (8, links[0], 6, links[1], 5, 40, 5, 40, 7, links[2], 5, 40, 0, 0)
+    with pytest.raises(FileNotFoundError):
+        queue_stamps(folder, b"T", {12: (0, 3)}, 20, 40)
+    assert struct.unpack("=2q", queue_stamps(folder, b"none", {}, 20, 40)) == (0, 0)
 
 
 @pytest.mark.parametrize(
