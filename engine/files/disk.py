@@ -19,7 +19,6 @@ from engine.errors import FlushFailedError, NoDescriptorError, ObstructedError, 
 from engine.files.paths import (
     create_file,
     create_unnamed,
-    give_name,
     make_folder,
     open_file,
     open_folder,
@@ -172,24 +171,13 @@ def create_whole(path: Path, prepare: Callable[[int], None]) -> int:
     """
     if not os.path.lexists(path):
         try:
-            return _create_unnamed(path, prepare)
+            return create_unnamed(path, prepare)
         except OSError as error:
             if error.errno not in NO_UNNAMED_FILES:
                 raise
     elif path.is_dir():
         raise ObstructedError(path, "file")
     return _create_in_place(path, prepare)
-
-
-def _create_unnamed(path: Path, prepare: Callable[[int], None]) -> int:
-    descriptor = create_unnamed(path.parent)
-    try:
-        prepare(descriptor)
-        give_name(descriptor, path)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 def _create_in_place(path: Path, prepare: Callable[[int], None]) -> int:
@@ -218,7 +206,7 @@ def make_directory(path: Path, *, keep_owner: bool = True, mode: int = 0o777) ->
     """
     require_held(path)
     missing, part = [], path
-    while not part.exists():
+    while not os.path.exists(part):  # of a path object it takes twice the time
         missing.append(part)
         part = part.parent
     for part in reversed(missing):

@@ -190,23 +190,20 @@ def open_or_create(path: Path) -> int:
         return create_file(path)
 
 
-def create_unnamed(folder: Path) -> int:
-    """A descriptor of a new file without a name, for `give_name`. OSError: the filesystem does not support this."""
-    require_held(folder)
-    inside = _enter(folder)
-    try:
-        descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, FILE_MODE, dir_fd=inside)
-        _give_to_owner(descriptor, inside)
-        return descriptor
-    finally:
-        os.close(inside)
-
-
-def give_name(descriptor: int, path: Path) -> None:
-    """Name the file that `create_unnamed` made. FileExistsError, OSError."""
+def create_unnamed(path: Path, prepare: Callable[[int], None]) -> int:
+    """A descriptor, for reading and writing, of a new file that gets its name after `prepare` was called with the
+    descriptor. FileExistsError: the name exists; OSError: also if the filesystem does not support unnamed files."""
     with _folder_of(path) as (folder, name):
-        # with a directory descriptor Python calls linkat(AT_SYMLINK_FOLLOW), which can name an unnamed file
-        os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=descriptor, dst_dir_fd=folder)
+        descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, FILE_MODE, dir_fd=folder)
+        try:
+            _give_to_owner(descriptor, folder)
+            prepare(descriptor)
+            # with a directory descriptor Python calls linkat(AT_SYMLINK_FOLLOW), which can name an unnamed file
+            os.link(f"/proc/self/fd/{descriptor}", name, src_dir_fd=descriptor, dst_dir_fd=folder)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
 
 def make_folder(path: Path, *, keep_owner: bool = True, mode: int = 0o777) -> None:
@@ -214,7 +211,7 @@ def make_folder(path: Path, *, keep_owner: bool = True, mode: int = 0o777) -> No
     FileExistsError, OSError."""
     with _folder_of(path) as (folder, name):
         os.mkdir(name, mode, dir_fd=folder)
-        if not keep_owner:
+        if not keep_owner or _owner_to_give(folder) is None:
             return
         made = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
         try:
@@ -360,12 +357,20 @@ def _with_path(error: OSError, path: Path) -> OSError:
 
 def _give_to_owner(descriptor: int, folder: int) -> None:
     """Give a new file or folder of root to the owner of its folder, if the filesystem supports owners."""
-    if os.geteuid() != 0:
+    owner = _owner_to_give(folder)
+    if owner is None:
         return
-    owner, made = os.fstat(folder), os.fstat(descriptor)
-    if (owner.st_uid, owner.st_gid) != (made.st_uid, made.st_gid):
-        try:
-            os.fchown(descriptor, owner.st_uid, owner.st_gid)
-        except OSError as error:
-            if error.errno not in (errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP):
-                raise
+    try:
+        os.fchown(descriptor, *owner)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EINVAL, errno.EOPNOTSUPP):
+            raise
+
+
+def _owner_to_give(folder: int) -> tuple[int, int] | None:
+    """User and group of a folder, if what root makes there would belong to others; else None."""
+    if os.geteuid() != 0:
+        return None
+    found = os.fstat(folder)
+    owner = found.st_uid, found.st_gid
+    return None if owner == (0, os.getegid()) else owner

@@ -334,7 +334,7 @@ def test_what_root_makes_in_a_store_belongs_to_its_owner_who_goes_on(
     path: Path, monkeypatch: pytest.MonkeyPatch, preallocate: bool, unnamed: bool
 ) -> None:
     if not unnamed:
-        monkeypatch.setattr("engine.files.disk.create_unnamed", lambda _: (_ for _ in ()).throw(OSError(95, "none")))
+        monkeypatch.setattr("engine.files.disk.create_unnamed", lambda *_: (_ for _ in ()).throw(OSError(95, "none")))
     give_away(path)
     with MessageStore.open(path, replace(SMALL, preallocate=preallocate)) as store:
         store.create_topic("new", 2)
