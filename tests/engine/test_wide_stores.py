@@ -21,6 +21,7 @@ import pytest
 from engine import FlushFailedError, Message, MessageStore, OpenMode, QueueBounds, Retention, check_store
 from engine.derived.consume_queues import MANY_FILES, ConsumeQueues
 from engine.derived.marks import RecoveryPoint, RecoveryPointFile, read_clean_mark, read_recovery_point
+from engine.files import paths
 from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue, Unflushed
 from engine.files.file_scan import SAMPLED_QUEUES
@@ -421,6 +422,21 @@ def test_a_clean_mark_of_an_earlier_version_is_not_believed(tmp_path: Path) -> N
     mark.write_text(json.dumps({**content, "files": {"checkpoint": [4096, 1]}}))
     with opened(tmp_path) as store:
         assert bodies(store, "T", 9) == [b"9"]
+
+
+def test_the_first_message_of_a_queue_enters_each_of_its_folders_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered = Counter[str]()
+    enter = paths._enter
+    with opened(tmp_path) as store:
+        store.create_topic("T", 2)
+        with monkeypatch.context() as patched:
+            patched.setattr(paths, "_enter", lambda folder: entered.update([str(folder)]) or enter(folder))
+            store.put(Message("T", b"first"), 1)
+    queues = tmp_path / "consumequeue"
+    counts = {Path(folder): count for folder, count in entered.items() if Path(folder).is_relative_to(queues)}
+    assert counts == {queues: 1, queues / "T": 1, queues / "T/1": 1}
 
 
 # opening after a clean end, and closing
