@@ -320,7 +320,7 @@ def read_clean_mark(layout: StoreLayout) -> CleanMark | None:
             return None
         found = clean_mark(layout, mark.point, mark.queue_file_bytes)
         return mark if found.files == mark.files else None
-    except (OSError, OverflowError):
+    except (OSError, ValueError, OverflowError):  # the last two: of names and numbers that no writer stores
         return None
 
 

@@ -141,7 +141,9 @@ class Durability:
         layout, disk = self._layout, self._disk
         if self._covered is not None and not self._index_is_late and deletions_done:
             point = replace(self._covered, queues=self._extents, gone=())
-            with suppress(FileNotFoundError):  # a queue lost its file: the next opening looks at all
+            with suppress(
+                FileNotFoundError, NotADirectoryError
+            ):  # a queue lost its file: the next opening looks at all
                 mark = clean_mark(layout, point, self._queues.file_bytes)
                 write_clean_mark(layout.clean_mark, mark, disk)
         remove_file(layout.abort, disk)
