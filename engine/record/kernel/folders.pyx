@@ -150,8 +150,8 @@ def queue_stamps(int folder, bytes topic not None, dict extents not None, int64_
 
 
 cdef bint add_stamp(int folder, const char *path, bytearray found) except -1:
-    """Add the time of a file or folder, and the size of a file, the number of a folder's links; zeros, and return False,
-    if it is missing."""
+    """Add the time of a file or folder, and a file's size, or the number of a folder's links; zeros, and return False, if
+    it is missing."""
     cdef Status status
     cdef int64_t[2] numbers
     numbers[0] = numbers[1] = 0
