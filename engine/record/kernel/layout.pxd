@@ -18,7 +18,11 @@ cdef extern from *:
     #ifdef __SANITIZE_ADDRESS__ /* which does not watch what a library reads */
         if (size) { volatile unsigned char first = data[0], last = data[size - 1]; (void) first; (void) last; }
     #endif
-        return crc32_gzip_refl(value, data, size);
+        value = crc32_gzip_refl(value, data, size);
+    #if defined(__x86_64__) && !defined(__AVX__) /* else all SSE after it waits for upper halves that ISA-L leaves set */
+        if (__builtin_cpu_supports("avx")) __asm__ volatile ("vzeroupper");
+    #endif
+        return value;
     }
     static inline void prefetch(const unsigned char *at, int64_t size) {
         for (int64_t line = 0; line < size; line += 64) __builtin_prefetch((const char *) ((uintptr_t) at + line));
