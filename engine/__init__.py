@@ -78,7 +78,7 @@ from engine.log.delay import SCHEDULE_TOPIC
 from engine.open.offline import check_store
 from engine.open.online import OnlineCheck, check_online
 from engine.queue import Held, Queue
-from engine.read.blocks import Block, Bodies
+from engine.read.blocks import Block, Bodies, Lists, Outline
 from engine.read.stream import QueueStream
 from engine.read.stream_rows import STREAM_SEPARATOR
 from engine.read.topic_queue import TopicQueue
@@ -177,6 +177,7 @@ __all__ = [
     "IllegalMessageError",
     "IllegalTopicError",
     "IndexState",
+    "Lists",
     "Message",
     "MessageNotFoundError",
     "MessageStore",
@@ -189,6 +190,7 @@ __all__ = [
     "OpenError",
     "OpenMode",
     "OptionError",
+    "Outline",
     "Problem",
     "ProblemKind",
     "PutRange",

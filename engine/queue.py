@@ -26,7 +26,7 @@ from engine.errors import (
 from engine.files.file_queue import FileQueue
 from engine.log.delay import SCHEDULE_TOPIC
 from engine.log.entries import ENTRY, LAST_EXTENSION_CODE, Entries, file_pages, runs_by_file
-from engine.read.blocks import Block
+from engine.read.blocks import Block, Outline
 from engine.read.reader import COLUMN_ROWS, Reader
 from engine.read.stream import QueueStream
 from engine.record.batch import Lines
@@ -407,6 +407,12 @@ class Queue:
         blocks = self._reader.blocks.read(queue, first, max(start + count - first, 0))
         self._reader.messages += sum(map(len, blocks))
         return blocks
+
+    def outline(self, start: int, count: int) -> Outline | None:
+        """How much is in the block of `count` messages from queue offset `start` on; None where only the block itself
+        tells it. TopicNotFoundError."""
+        queue = self._current()
+        return None if queue is None or start < queue.min_offset else self._reader.blocks.outline(queue, start, count)
 
     def offset_at(self, when_ms: int) -> int:
         """Queue offset of the first message stored at or after `when_ms`."""

@@ -39,7 +39,7 @@ from engine.open.geometry import layout_of
 from engine.open.open import Opened, open_store
 from engine.open.preflight import is_new
 from engine.queue import NO_PROPERTIES, Damaged, Held, Queue, ignore
-from engine.read.blocks import Block, Bodies
+from engine.read.blocks import Block, Bodies, Outline
 from engine.read.offset_index import QUICK_SUM_MESSAGES, OffsetIndexes
 from engine.read.reader import Reader
 from engine.read.stream import QueueStream
@@ -657,6 +657,11 @@ class MessageStore:
         """All fields of up to `count` messages from queue offset max(start, min_offset) on, as arrays: one block for
         each log file. Damaged messages are skipped and counted. TopicNotFoundError."""
         return self._queue(topic, queue).blocks(start, count)
+
+    def outline(self, topic: str, queue: int, start: int, count: int) -> Outline | None:
+        """How much is in the block of `count` messages from queue offset `start` on; None where only the block itself
+        tells it: messages are damaged, compressed, in several log files … TopicNotFoundError."""
+        return self._queue(topic, queue).outline(start, count)
 
     def bodies(self, bodies: Bodies) -> SliceColumn:
         """The bodies of a block's messages; the column may view the mapped log. Errors as `at`."""

@@ -22,6 +22,11 @@ _MOST_DIFFERENT, _LEAST_ALIKE, _LONGEST_BYTES = 4096, 32, 1 << 15
 """Limits of a coded column: most different texts, least average rows a text, most bytes of a text."""
 
 
+def most_coded(rows: int) -> int:
+    """Most different texts of a coded column."""
+    return min(1 + (rows - 1) // _LEAST_ALIKE, _MOST_DIFFERENT)
+
+
 def items_at(data: Array, positions: Array, size: int) -> Array:
     """Copy of the `size` bytes at each of `positions` in `data` (uint8), as void items, shape (n,). All positions must
     be valid."""
@@ -136,10 +141,9 @@ class SliceColumn:
 
     def coded(self) -> CodedColumn | None:
         """As `numbered`; None when there are too many different texts."""
-        most = min(1 + (len(self) - 1) // _LEAST_ALIKE, _MOST_DIFFERENT)
         if self.sizes.max(initial=0) > _LONGEST_BYTES:
             return None
-        found = number(self.data, self.starts, self.sizes, most)
+        found = number(self.data, self.starts, self.sizes, most_coded(len(self)))
         return None if found is None else CodedColumn(self.take(found[1]).packed(), found[0])
 
 
@@ -165,6 +169,12 @@ class CodedColumn:
 
     def __getitem__(self, row: int) -> bytes:
         return self.texts[int(self.codes[row])]
+
+    @classmethod
+    def repeated(cls, texts: Sequence[tuple[bytes, int]]) -> CodedColumn:
+        """A column with each of these texts as often as is said, one after the other."""
+        codes = np.repeat(np.arange(len(texts), dtype=np.int32), np.array([times for _, times in texts], np.int64))
+        return cls(ByteColumn.of([text for text, _ in texts]), codes)
 
     @property
     def text_bytes(self) -> int:

@@ -29,7 +29,7 @@ from fsstore.parquet.file_map import FileMap, chunk_index, map_file
 from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.layout import Layout, RangeKey, measure, range_key
 from fsstore.parquet.pages import Chunk
-from fsstore.parquet.row_groups import BoundError, RowGroupColumns, read_columns
+from fsstore.parquet.row_groups import BoundError, RowGroupColumns, outline_columns, read_columns
 from fsstore.parquet.segments import QueueSegments, Segment
 
 QUICK_MESSAGES = 20_000
@@ -43,6 +43,12 @@ _EIGHTHS_OF_MAPS, _EIGHTHS_OF_COLUMNS = 1, 3
 """Parts of the memory; chunks have the rest. Without a map, all messages of a file must be read again."""
 _CHUNK_ENTRY_BYTES = 2 << 10
 """Memory of a kept chunk in addition to its bytes, about: its objects and key, and unused room after it."""
+
+LEAST_OUTLINED = 4096
+"""A footer is made of the outlines of row groups with at least as many messages; of shorter ones, columns are read and
+kept."""
+_TAIL_BYTES = 128 << 10
+"""A reader that begins within as many bytes of a file's end asks for the footer: it may want no columns."""
 
 _LOCKS = 64
 _MEASURING_THREADS = 2
@@ -160,10 +166,11 @@ class Dataset:
         with self._lock:
             return self._maps.get(layout.key)
 
-    def map(self, layout: Layout) -> FileMap:
-        """The map of a file, whose messages are read for it. FilesystemError EIO: they have expired or changed."""
+    def map(self, layout: Layout, position: int = 0) -> FileMap:
+        """The map of a file, whose messages are read for it; a reader is at that `position`. FilesystemError EIO: they
+        have expired or changed."""
         with self._working_on(layout.key):
-            return self.known_map(layout) or self._map(layout)
+            return self.known_map(layout) or self._map(layout, position)
 
     def peek(self, layout: Layout, found: FileMap, number: int) -> list[memoryview] | None:
         """The pieces of a chunk in the file's map, if it is in memory or encoding it takes no longer than a copy."""
@@ -207,8 +214,9 @@ class Dataset:
         except (ReadError, TopicNotFoundError, BoundError) as error:
             raise FilesystemError(errno.EIO, str(error)) from None
 
-    def _map(self, layout: Layout) -> FileMap:
-        found = map_file(layout, (self._read(layout, index) for index in range(len(layout.row_groups))))
+    def _map(self, layout: Layout, position: int) -> FileMap:
+        read = self._read if position < layout.size - _TAIL_BYTES else self._sizes
+        found = map_file(layout, (read(layout, index) for index in range(len(layout.row_groups))))
         shown = FirstSeen(hash(found.sizes), found.left_out)
         with self._lock:
             if self._shown.get(layout.key) not in (None, shown):  # the kernel may have cached the old bytes
@@ -236,6 +244,15 @@ class Dataset:
         with self._lock:
             self.rendered_chunks += 1
         return pieces
+
+    def _sizes(self, layout: Layout, index: int) -> RowGroupColumns:
+        """A row group for the footer: perhaps its chunks can't be encoded."""
+        row_group = layout.row_groups[index]
+        if row_group.messages >= LEAST_OUTLINED:
+            outlined = outline_columns(self._store, layout.key, row_group)
+            if outlined is not None:
+                return outlined
+        return self._read(layout, index)
 
     def _read(self, layout: Layout, index: int) -> RowGroupColumns:
         columns = read_columns(self._store, layout.key, layout.row_groups[index])

@@ -44,6 +44,10 @@ class RowGroup(NamedTuple):
     end: int
     most_bytes: int
 
+    @property
+    def messages(self) -> int:
+        return self.end - self.begin
+
 
 @dataclass(frozen=True, slots=True)
 class RangeKey:

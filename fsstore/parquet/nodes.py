@@ -280,7 +280,7 @@ class OpenRange(OpenFile):
     def _prepare(self, position: int, end: int) -> None:
         """Get the map and the chunks that a `read` of these bytes needs."""
         with self._preparing:
-            found = self._map = self._map or self._dataset.map(self._layout)
+            found = self._map = self._map or self._dataset.map(self._layout, position)
             self._fetched = {
                 number: self._chunk(found, number) or self._dataset.fetch(self._layout, found, number)
                 for number in found.chunks(position, end)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
@@ -114,6 +114,13 @@ def numbers(values: Array) -> Chunk:
     return Chunk(len(values), None, _copied(head, raw), bounds)
 
 
+def numbers_within(bounds: Array, count: int) -> Chunk:
+    """As `numbers` of that many numbers, from bounds[0] to bounds[1]; it can't be encoded."""
+    size = count * bounds.itemsize
+    page = Page(_data_head(count, PLAIN, b"", size), size, _unknown, True)
+    return Chunk(count, None, page, (bounds[0].tobytes(), bounds[1].tobytes()))
+
+
 def plain(texts: Texts, levels: Levels | None = None, *, is_copy: bool = False) -> Chunk:
     """A column of texts, one after the other. `is_copy`: they are a copy of bytes in the log."""
     entries, prefix = levels or (texts.count, b"")
@@ -145,6 +152,11 @@ def coded(column: ByteColumn | CodedColumn, levels: Levels | None = None) -> Chu
     return chunk if chunk.size < without.size else without
 
 
+def texts_like(count: int, size: int) -> Texts:
+    """Texts of which only the number and the total size are known."""
+    return Texts(count, size, _unknown)
+
+
 def texts_of(column: ByteColumn | CodedColumn) -> Texts:
     """Texts that are gathered already."""
     return Texts(len(column), column.text_bytes, lambda: column.slices)
@@ -164,12 +176,23 @@ def levels_of(starts: Array) -> Levels:
     return Levels(entries, _level_run(repeats) + _level_run(defined))
 
 
+def levels_like(rows: int, values: int, empty_rows: int) -> Levels:
+    """Levels as long as those of so many lists with so many values; `empty_rows` of the lists are empty."""
+    entries = values + empty_rows
+    packed = _packed_levels(bytes(-(-entries // _GROUP)))
+    repeats = packed if entries > rows else _equal_levels(entries, 0)
+    return Levels(entries, repeats + (packed if values and empty_rows else _equal_levels(entries, 0)))
+
+
 def _level_run(levels: Array) -> bytes:
     """Levels of one bit: a run of equal ones, or all in groups."""
     if levels.all() or not levels.any():
         return _equal_levels(len(levels), int(levels[:1].any()))
-    packed = np.packbits(levels, bitorder="little")
-    return _sized(varint(len(packed) << 1 | 1) + packed.tobytes())
+    return _packed_levels(np.packbits(levels, bitorder="little").tobytes())
+
+
+def _packed_levels(packed: bytes) -> bytes:
+    return _sized(varint(len(packed) << 1 | 1) + packed)
 
 
 def _equal_levels(count: int, level: int) -> bytes:
@@ -208,3 +231,7 @@ def _copied(head: bytes, raw: Array) -> Page:
         target[: len(raw)] = raw
 
     return Page(head, len(raw), fill, True)
+
+
+def _unknown(*_: object) -> NoReturn:
+    raise AssertionError("only sizes are known")

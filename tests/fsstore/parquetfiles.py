@@ -11,7 +11,7 @@ from engine import FileSizes, MessageStore, StoreConfig, StoredMessage, StoreErr
 from fsstore.parquet.file_map import FileMap, chunk_index, map_file
 from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.layout import MAGIC, Layout, measure, range_key
-from fsstore.parquet.row_groups import RowGroupColumns, read_columns
+from fsstore.parquet.row_groups import RowGroupColumns, outline_columns, read_columns
 
 SMALL_SIZES = FileSizes(commit_log_bytes=1 << 20, consume_queue_entries=70_000, index_slots=5_000, index_entries=20_000)
 
@@ -28,9 +28,13 @@ def layout_of(store: MessageStore, topic: str, queue: int = 0, begin: int = 0, e
 
 
 def mapped(store: MessageStore, layout: Layout) -> tuple[FileMap, list[RowGroupColumns]]:
-    """The map of a file, and its row groups."""
+    """The map of a file, and its row groups. That of their outlines is the same."""
     columns = [read_columns(store, layout.key, row_group) for row_group in layout.row_groups]
-    return map_file(layout, columns), columns
+    found = map_file(layout, columns)
+    outlined = [outline_columns(store, layout.key, row_group) for row_group in layout.row_groups]
+    same = map_file(layout, (outline or read for outline, read in zip(outlined, columns, strict=True)))
+    assert (same.footer, same.sizes, same.left_out) == (found.footer, found.sizes, found.left_out)
+    return found, columns
 
 
 def rendered(store: MessageStore, layout: Layout) -> tuple[bytes, FileMap]:

@@ -19,7 +19,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from engine import Block, ExpiredMessageError, Host, Message, MessageStore, ReadError, Retention
+from fsstore.options import ParquetOptions
+from fsstore.parquet import dataset as datasets
 from fsstore.parquet import layout as layouts
+from fsstore.parquet import row_groups
+from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.row_groups import BoundError
 from tests.fsstore.parquetfiles import expected_rows, layout_of, mapped, rendered, rows, small_files
 
@@ -175,6 +179,31 @@ def test_a_few_bytes_that_are_no_text_show_as_in_the_engine(tmp_path: Path) -> N
     assert overwrite_in_log(tmp_path / "store", b"brokentag", b"broken\xff\xffg")
     with MessageStore.open(tmp_path / "store") as store:
         assert rows(rendered(store, layout_of(store, "orders"))[0]) == expected_rows(store, "orders")
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_footer_reads_no_columns_of_a_long_row_group_whose_messages_are_whole(
+    tmp_path: Path, broken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MessageStore.open(tmp_path / "store", small_files(), create=True) as store:
+        store.create_topic("orders", 1)
+        store.put_batch([Message("orders", b"the body of %d." % row, ["k"], "t") for row in range(5_000)], 0)
+    assert not broken or overwrite_in_log(tmp_path / "store", b"the body of 7.", b"The body of 7.") == 1
+    read: list[int] = []
+
+    def counted(store: MessageStore, key: layouts.RangeKey, row_group: layouts.RowGroup) -> row_groups.RowGroupColumns:
+        read.append(row_group.begin)
+        return row_groups.read_columns(store, key, row_group)
+
+    monkeypatch.setattr(datasets, "read_columns", counted)
+    with MessageStore.open(tmp_path / "store") as store:
+        layout, dataset = layout_of(store, "orders"), datasets.Dataset(store, ParquetOptions())
+        found = dataset.map(layout, layout.size - 8)
+        assert (read, found.left_out) == ([0] * broken, broken)
+        assert found.footer == mapped(store, layout)[0].footer
+        body = SCHEMA.in_file.index(next(column for column in SCHEMA.in_file if column.name == "body"))
+        assert b"".join(dataset.fetch(layout, found, body)).count(b"the body of") == 5_000 - broken
+        assert read == [0], "read once a column is"
 
 
 def test_a_broken_message_is_left_out_and_counted_in_the_file(tmp_path: Path) -> None:

@@ -17,3 +17,14 @@ def last_of_equals(row_starts: Array, codes: Array, different: int) -> Array: ..
 def words(data: Array, starts: Array, sizes: Array, whole_starts: Array, whole_sizes: Array) -> Array: ...
 def java_hashes(data: Array, starts: Array, sizes: Array, seeds: Array | None) -> tuple[Array, Array]: ...
 def number(data: Array, starts: Array, sizes: Array, most: int) -> tuple[Array, Array] | None: ...
+def outline(
+    log: Array,
+    base: int,
+    physical_offsets: Array,
+    topic: bytes,
+    queue_id: int,
+    first: int,
+    is_ledger: bool,
+    names: Sequence[bytes],
+    most_tags: int,
+) -> tuple[Any, ...] | None: ...

@@ -1,13 +1,13 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True
 """Columns (docs/format.md, 2): ranges of bytes by the thousand: gathered, searched for properties, split into words,
-hashed, and numbered.
+hashed, and numbered; and how much of all this is in records.
 
 Ranges are starts and sizes (int64 (n,)) of a buffer. Each is compared with the buffer's end when it is used, and read
 once: IndexError where one is not inside. An empty one is, wherever it starts. What stands in them may be anything, and
 may change meanwhile. Other threads run meanwhile.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
 
@@ -15,9 +15,13 @@ import os
 
 import numpy as np
 
+from engine.record.kernel.guard cimport is_refused
 from engine.record.kernel.layout cimport (
-    BYTES_AHEAD, NAME_END, ROWS_AHEAD, VALUE_END, bytes_at, find_byte, java_hash, prefetch, put_little_i32,
+    AFTER_HOSTS_BYTES, BORN_HOST_AT, BORN_IPV6_FLAG, BORN_TIME_AT, BYTES_AHEAD, FLAG_AT, INNER_BATCH_FLAGS,
+    IPV6_MORE_BYTES, NAME_END, ROWS_AHEAD, STORE_IPV6_FLAG, VALUE_END, bytes_at, find_byte, get_i32, get_i64, java_hash,
+    plus, prefetch, put_little_i32,
 )
+from engine.record.kernel.records cimport Header, Place, find_record, is_whole_at
 
 cdef extern from *:
     """
@@ -33,6 +37,13 @@ cdef enum:
     SPACE = 32
     SIZE_BYTES = 4
     KNOWN_TEXTS = 64
+    MOST_TALLIED = 4096
+    HOST_BYTES = 8
+    RECORD_NUMBERS = 6
+    MOST_AHEAD = 1024
+
+cdef enum:  # names of properties that are columns, in their order
+    OF_KEYS, OF_TAG, OF_UNIQUE_KEY, ROLES
 
 NO_LEAD, SIZED = -1, -2
 cdef uint64_t SECRET = int.from_bytes(os.urandom(8), "little")  # a publisher can't choose texts with equal hashes
@@ -400,3 +411,174 @@ def number(data, starts, sizes, int64_t most):
         return None
     ranges.require(row)
     return codes, first_rows[:count]
+
+
+cdef class Tally(Numbering):
+    """Numbers texts, and counts how often each comes."""
+
+    cdef int64_t[MOST_TALLIED] times
+
+    cdef inline int32_t add(self, Text text) noexcept nogil:
+        """Count a text: its number; -1: too many differ."""
+        cdef int64_t code = self.number(text)
+        if not 0 <= code < MOST_TALLIED:
+            return -1
+        self.times[code] += 1
+        return <int32_t> code
+
+    cdef list found(self):
+        """(text, how often it came) of each."""
+        cdef int64_t code
+        return [(self.texts[code].at[: self.texts[code].size], self.times[code]) for code in range(self.count)]
+
+
+cdef inline bint is_ascii(bytes_at at, bytes_at end) noexcept nogil:
+    cdef uint64_t word, found = 0
+    while end - at >= 8:
+        memcpy(&word, at, 8)
+        found |= word
+        at += 8
+    while at < end:
+        found |= at[0]
+        at += 1
+    return found & <uint64_t> 0x8080808080808080 == 0
+
+
+cdef inline int64_t count_words(bytes_at at, bytes_at end, int64_t *size) noexcept nogil:
+    """The number of words of a text; their bytes are added to `size`."""
+    cdef int64_t count = 0
+    cdef bytes_at word_end
+    while at < end:
+        word_end = find_byte(at, end, SPACE)
+        if word_end > at:
+            count += 1
+            size[0] += word_end - at
+        at = word_end + 1
+    return count
+
+
+cdef class Outliner:
+    """Counts and sums what is in records."""
+
+    cdef Tally names, tags, born_hosts, store_hosts
+    cdef Text[ROLES] roles
+    cdef int[KNOWN_TEXTS] role_of  # each name; ROLES: none
+    cdef bint are_tags_few
+    cdef int64_t most_tags, bodies, keys, key_bytes, keyless, tag_bytes, unique_bytes, items, itemless, value_bytes
+    cdef int64_t[RECORD_NUMBERS] least, greatest
+
+    def __cinit__(self, list names not None, int64_t most_tags):
+        cdef int number
+        if len(names) != ROLES:
+            raise ValueError(f"not {ROLES} names")
+        for number in range(ROLES):
+            self.roles[number] = Text(<bytes> names[number], len(names[number]))
+        self.names, self.tags, self.born_hosts, self.store_hosts = Tally(), Tally(), Tally(), Tally()
+        self.are_tags_few, self.most_tags = True, most_tags
+        for number in range(RECORD_NUMBERS):
+            self.least[number], self.greatest[number] = INT64_MAX, INT64_MIN
+
+    cdef int role(self, Text name) noexcept nogil:
+        cdef int number
+        for number in range(ROLES):
+            if are_equal(name, self.roles[number]):
+                return number
+        return ROLES
+
+    cdef inline bint add_properties(self, bytes_at at, bytes_at end) noexcept nogil:
+        """Add those of a record; False: too many names differ, or two are equal."""
+        cdef uint64_t seen = 0
+        cdef int64_t words = 0
+        cdef int32_t code
+        cdef int role
+        cdef Text name, value, tag = Text(at, 0)
+        self.itemless += 1
+        while next_item(&at, end, &name, &value):
+            code = self.names.add(name)
+            if not 0 <= code < KNOWN_TEXTS or seen >> code & 1:
+                return False
+            self.itemless -= seen == 0
+            seen |= <uint64_t> 1 << code
+            self.items, self.value_bytes = self.items + 1, self.value_bytes + value.size
+            if self.names.times[code] == 1:
+                self.role_of[code] = self.role(name)
+            role = self.role_of[code]
+            if role == OF_KEYS:
+                words = count_words(value.at, value.at + value.size, &self.key_bytes)
+            elif role == OF_TAG:
+                tag = value
+            elif role == OF_UNIQUE_KEY:
+                self.unique_bytes += value.size
+        self.keys, self.keyless = self.keys + words, self.keyless + (words == 0)
+        self.tag_bytes += tag.size
+        self.are_tags_few = self.are_tags_few and self.tags.add(tag) >= 0 and self.tags.count <= self.most_tags
+        return True
+
+    cdef inline bint add_fixed(self, bytes_at record, bytes_at body, const Header *header) noexcept nogil:
+        """Add the fixed fields of a record; False: too many hosts differ."""
+        cdef Text born = Text(record + BORN_HOST_AT, HOST_BYTES), store
+        cdef int64_t[RECORD_NUMBERS] numbers
+        cdef int number
+        born.size += IPV6_MORE_BYTES if header.sys_flag & BORN_IPV6_FLAG else 0
+        store.size = HOST_BYTES + (IPV6_MORE_BYTES if header.sys_flag & STORE_IPV6_FLAG else 0)
+        store.at = body - AFTER_HOSTS_BYTES - store.size
+        numbers[0], numbers[1] = header.physical_offset, get_i64(record + BORN_TIME_AT)
+        numbers[2], numbers[3] = header.store_time_ms, get_i32(record + FLAG_AT)
+        numbers[4], numbers[5] = header.sys_flag, get_i32(body - AFTER_HOSTS_BYTES)
+        for number in range(RECORD_NUMBERS):
+            self.least[number] = min(self.least[number], numbers[number])
+            self.greatest[number] = max(self.greatest[number], numbers[number])
+        return self.born_hosts.add(born) >= 0 and self.store_hosts.add(store) >= 0
+
+    def found(self):
+        return (
+            [(self.least[number], self.greatest[number]) for number in range(RECORD_NUMBERS)],
+            self.bodies, (self.keys, self.key_bytes, self.keyless), self.tag_bytes, self.unique_bytes,
+            (self.items, self.value_bytes, self.itemless), self.names.found(),
+            self.tags.found() if self.are_tags_few else None, self.born_hosts.found(), self.store_hosts.found(),
+        )
+
+
+def outline(
+    const unsigned char[::1] log not None, int64_t base, const int64_t[::1] physical_offsets not None, bytes topic,
+    int64_t queue_id, int64_t first, bint is_ledger, names, int64_t most_tags,
+):
+    """How much is in the records at `physical_offsets` of `log`, which is at `base`; they are of the queue offsets from
+    `first` on. `names` are those of the properties with keys, tag and unique key; up to `most_tags` tags are told.
+
+    (least and greatest physical offset, time of birth and of the store, flag, system flag, reconsume times; bytes of
+    bodies; (number, bytes, rows without) of keys; bytes of tags; of unique keys; (number, bytes of values, rows
+    without) of properties; different names; tags, or None; hosts of birth; of the store). Different texts come with how
+    often each does. None unless each record is whole and of its slot, without compression, batches, property texts
+    that are not ASCII, two equal names, more than 64 different names, or thousands of hosts.
+    """
+    cdef list kept = list(map(bytes, names))
+    cdef Outliner found = Outliner(kept, most_tags)
+    cdef int64_t next_at, size, row, count = physical_offsets.shape[0], at, end = log.shape[0], topic_size = len(topic)
+    cdef const char *name = topic
+    cdef bytes_at properties
+    cdef Header header
+    cdef Place place
+    with nogil:
+        for row in range(count):
+            if row + ROWS_AHEAD < count:
+                next_at = physical_offsets[row + ROWS_AHEAD]
+                size = plus(next_at, -physical_offsets[row + ROWS_AHEAD - 1])  # mostly that of the record before
+                prefetch(&log[0] + plus(next_at, -base), min(max(size, BYTES_AHEAD), MOST_AHEAD))
+            at = plus(physical_offsets[row], -base)
+            if not find_record(
+                &log[0], end, at, physical_offsets[row], False, is_ledger, True, &header, &place
+            ) or header.body_size < 0 or header.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS:
+                break
+            properties = &log[place.properties_start]
+            if not (
+                is_whole_at(&log[0], &header, &place, name, topic_size, queue_id, plus(first, row))
+                and is_ascii(properties, properties + place.properties_size)
+                and found.add_properties(properties, properties + place.properties_size)
+                and found.add_fixed(&log[at], &log[place.body_start], &header)
+            ) or is_refused(&log[at], header.store_size):
+                break
+            found.bodies += place.body_size
+        else:
+            row = count
+    return found.found() if row == count else None

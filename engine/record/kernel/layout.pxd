@@ -68,11 +68,15 @@ cdef enum:  # a record's fixed fields: positions and values
     MAGIC_AT = 4
     BODY_CRC_AT = 8
     QUEUE_ID_AT = 12
+    FLAG_AT = 16
     QUEUE_OFFSET_AT = 20
     PHYSICAL_OFFSET_AT = 28
     SYS_FLAG_AT = 36
+    BORN_TIME_AT = 40
+    BORN_HOST_AT = 48
     STORE_TIME_AT = 56  # of a born host with IPv4
     HEADER_BYTES = 88  # with two such hosts
+    AFTER_HOSTS_BYTES = 4 + 8 + 4  # reconsume times, the prepared transaction's offset, the body's size
     IPV6_MORE_BYTES = 12  # each host with IPv6
     LEAST_RECORD_BYTES = 91
     MAGIC = -626843481

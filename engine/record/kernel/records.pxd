@@ -1,11 +1,12 @@
 # Where the parts of one record are (docs/format.md, 2 and 14): inlined into the modules that look at many.
 
-from libc.stdint cimport int8_t, int32_t, int64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint32_t
+from libc.string cimport memcmp
 
 from engine.record.kernel.layout cimport (
-    BODY_CRC_AT, BORN_IPV6_FLAG, COMPRESSED_FLAG, ENTRY_BYTES, HEADER_BYTES, IPV6_MORE_BYTES, LEAST_RECORD_BYTES, MAGIC,
-    MAGIC_AT, MAGIC_V2, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, STORE_IPV6_FLAG, STORE_TIME_AT, SYS_FLAG_AT,
-    bytes_at, get_i16, get_i32, get_i64, is_framed,
+    BODY_CRC_AT, BORN_IPV6_FLAG, COMPRESSED_FLAG, CRC_MASK, ENTRY_BYTES, HEADER_BYTES, IPV6_MORE_BYTES,
+    LEAST_RECORD_BYTES, MAGIC, MAGIC_AT, MAGIC_V2, PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, STORE_IPV6_FLAG,
+    STORE_TIME_AT, SYS_FLAG_AT, bytes_at, crc32_of, get_i16, get_i32, get_i64, is_framed,
 )
 
 
@@ -80,3 +81,20 @@ cdef inline bint find_record(
         return False
     place.body_start, place.body_size = at + header_bytes, body_size
     return True
+
+
+cdef inline bint is_whole_at(
+    bytes_at log, const Header *header, const Place *place, const char *topic, int64_t topic_size, int64_t queue_id,
+    int64_t queue_offset,
+) noexcept nogil:
+    """Whether a record that was found with all its parts is of that slot, and its body has its CRC."""
+    return (
+        header.queue_offset == queue_offset
+        and place.queue_id == queue_id
+        and place.topic_size == topic_size
+        and memcmp(log + place.topic_start, topic, topic_size) == 0
+        and (
+            place.body_size == 0
+            or crc32_of(0, log + place.body_start, place.body_size) & CRC_MASK == <uint32_t> place.body_crc
+        )
+    )

@@ -13,19 +13,16 @@ import numpy as np
 
 from engine.record.kernel.guard cimport is_refused, touch
 from engine.record.kernel.layout cimport (
-    BORN_IPV6_FLAG, BYTES_AHEAD, CRC_MASK, ENTRY_BODY_SIZE_AT, ENTRY_BYTES, ENTRY_POSITION_AT, HEADER_BYTES,
-    INNER_BATCH_FLAGS, IPV6_MORE_BYTES, LEAST_RECORD_BYTES, MAGIC_AT, MAGIC_BYTE, PHYSICAL_OFFSET_AT, RECORD_ENTRY,
-    ROWS_AHEAD, STORE_IPV6_FLAG, bytes_at, crc32_of, get_i32, get_i64, plus, prefetch,
+    AFTER_HOSTS_BYTES, BORN_HOST_AT, BORN_IPV6_FLAG, BORN_TIME_AT, BYTES_AHEAD, CRC_MASK, ENTRY_BODY_SIZE_AT,
+    ENTRY_BYTES, ENTRY_POSITION_AT, FLAG_AT, HEADER_BYTES, INNER_BATCH_FLAGS, IPV6_MORE_BYTES, LEAST_RECORD_BYTES,
+    MAGIC_AT, MAGIC_BYTE, PHYSICAL_OFFSET_AT, RECORD_ENTRY, ROWS_AHEAD, STORE_IPV6_FLAG, bytes_at, crc32_of, get_i32,
+    get_i64, plus, prefetch,
 )
-from engine.record.kernel.records cimport Header, Place, find_record, is_magic
+from engine.record.kernel.records cimport Header, Place, find_record, is_magic, is_whole_at
 
 cdef enum:
     LAST_ENTRY_KIND = 3
     READ_AHEAD = 1024
-    FLAG_AT = 16
-    BORN_TIME_AT = 40
-    BORN_HOST_AT = 48
-    AFTER_HOSTS_BYTES = 4 + 8 + 4  # reconsume times, the prepared transaction's offset, the body's size
     MOST_HOST_BYTES = 20
     NEWLINE = 10
 
@@ -236,13 +233,8 @@ def text_sizes(
                 &log[0], end, at, physical_offsets[row], False, is_ledger, unknown > 0, &header, &place
             ) or header.body_size < 0 or header.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS:
                 break
-            if whole and (
-                header.queue_offset != queue_offsets[row]
-                or place.queue_id != queue_ids[row]
-                or place.topic_size != topic_size
-                or memcmp(&log[place.topic_start], name, topic_size) != 0
-                or place.body_size
-                and crc32_of(0, &log[place.body_start], place.body_size) & CRC_MASK != <uint32_t> place.body_crc
+            if whole and not is_whole_at(
+                &log[0], &header, &place, name, topic_size, queue_ids[row], queue_offsets[row]
             ):
                 break
             if is_refused(&log[at], header.store_size):

@@ -21,7 +21,7 @@ from engine.files.file_queue import FileQueue
 from engine.files.mapped_file import Access
 from engine.log.commit_log import CommitLog
 from engine.read import blocks as blocks_module
-from engine.read.blocks import Block, BlockReader
+from engine.read.blocks import Block, BlockReader, Lists, Outline
 from engine.record.byte_columns import ByteColumn, CodedColumn, SliceColumn
 from engine.record.kernel.encode import encode_properties
 from engine.record.message import Host, Message, StoredMessage
@@ -212,6 +212,96 @@ def test_each_file_of_the_log_has_a_block(tmp_path: Path, first: int, count: int
 def test_a_range_without_messages_has_no_block(tmp_path: Path) -> None:
     store = SmallStore(tmp_path)
     assert reader_of(store).read(store.queue("t"), 0, 100) == []
+
+
+# outlines
+
+
+def outlined(block: Block) -> Outline:
+    """What an outline of the block must say, from its columns."""
+    properties, (key_starts, keys), tags = block.properties, block.keys(), block.tags()
+    numbers = [getattr(block, name) for name in ("physical_offset", "born_time_ms", "store_time_ms")]
+    numbers += [block.flag, block.sys_flag, block.reconsume_times]
+
+    def lists(starts: np.ndarray, values: ByteColumn | SliceColumn) -> Lists:
+        sizes = map(len, (values[row] for row in range(len(values))))
+        return Lists(len(values), sum(sizes), int(np.count_nonzero(np.diff(starts) == 0)))
+
+    def times(column: CodedColumn) -> list[tuple[bytes, int]]:
+        return [(column.texts[code], int(np.count_nonzero(column.codes == code))) for code in range(len(column.texts))]
+
+    return Outline(
+        blocks_module.Numbers(*((int(column.min()), int(column.max())) for column in numbers)),
+        int(block.bodies.sizes.sum()),
+        lists(key_starts, keys),
+        sum(len(tags[row]) for row in range(len(tags))),
+        int(properties.value(UNIQUE_KEY).sizes.sum()),
+        lists(properties.row_starts, properties.values),
+        times(properties.names),
+        times(tags) if isinstance(tags, CodedColumn) else None,
+        times(block.born_host),
+        times(block.store_host),
+    )
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(max_size=30),
+            st.dictionaries(
+                st.sampled_from(["a", "KEYS", "TAGS", "UNIQ_KEY", *ALIKE]), st.sampled_from(["x", "x  y", " ", ""])
+            ),
+            st.booleans(),
+        ),
+        min_size=1,
+        max_size=70,
+    )
+)
+def test_an_outline_says_how_much_is_in_a_block(
+    tmp_path_factory: pytest.TempPathFactory, wanted: list[tuple[bytes, dict[str, str], bool]]
+) -> None:
+    store = SmallStore(tmp_path_factory.mktemp("outline"), log_bytes=1 << 16)
+    for body, items, ipv6 in wanted:
+        host = Host(bytes(range(16)), 7) if ipv6 else Host(b"\x01\x02\x03\x04", 80)
+        raw = "\x02".join(f"{name}\x01{value}" for name, value in items.items()).encode()
+        put_raw(store, Message("t", body, flag=-len(body), born_host=host, reconsume_times=3), raw)
+    reader = reader_of(store)
+    [block] = reader.read(store.queue("t"), 0, len(wanted))
+    assert reader.outline(store.queue("t"), 0, len(wanted)) == outlined(block)
+    store.close()
+
+
+UNUSUAL = {
+    "compressed": (Message("t", lz4.frame.compress(b"a" * 500), sys_flag=LZ4), b""),
+    "perhaps a batch": (Message("t", b"x", sys_flag=0xC0), b""),
+    "no ASCII": (Message("t", b"x"), "TAGS\x01метка".encode()),
+    "a name twice": (Message("t", b"x"), b"a\x011\x02a\x012"),
+    "many names": (Message("t", b"x"), b"\x02".join(b"%d\x01v" % number for number in range(65))),
+}
+
+
+@pytest.mark.parametrize("kind", UNUSUAL)
+def test_of_unusual_messages_there_is_no_outline(tmp_path: Path, kind: str) -> None:
+    store = SmallStore(tmp_path)
+    store.put(Message("t", b"usual"))
+    put_raw(store, *UNUSUAL[kind])
+    assert reader_of(store).outline(store.queue("t"), 0, 2) is None
+    assert reader_of(store).outline(store.queue("t"), 0, 1) is not None
+
+
+def test_where_a_message_is_damaged_elsewhere_or_missing_there_is_no_outline(tmp_path: Path) -> None:
+    store = SmallStore(tmp_path, log_bytes=4096)
+    places = [store.put(Message("t", b"body %d" % number, ["k"])) for number in range(60)]
+    queue, in_first = store.queue("t"), sum(place < 4096 for place in places)
+    assert reader_of(store).outline(queue, 0, in_first) is not None
+    assert reader_of(store).outline(queue, 0, in_first + 1) is None, "in two files"
+    assert reader_of(store).outline(queue, 59, 2) is None, "past the end"
+    store.damage(places[7], 88)
+    store.damage(places[9], 27)
+    for first in (7, 9):
+        assert reader_of(store).outline(queue, first, 1) is None
+    assert reader_of(store).outline(queue, 8, 1) is not None
 
 
 # bodies

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.record.kernel import columns
 from engine.record.kernel import scan as kernel
 from engine.record.log_framing import LEDGER, PLAIN
 from engine.record.message import Host, Message
@@ -26,6 +27,7 @@ SOME = [
     Message("orders", b"body %d" % number, ["k"], born_host=Host(bytes(16 if number % 2 else 4), 1))
     for number in range(4)
 ]
+COLUMNS = [b"KEYS", b"TAGS", b"UNIQ_KEY"]
 EXTREMES = [0, 1, -1, 87, 91, 1 << 31, -(1 << 31), (1 << 63) - 1, -(1 << 63), (1 << 63) - 91, (1 << 62) + 1]
 WRONG_KIND = r"buffer|Buffer|contiguous|dimensions|ndarray"
 words = st.sampled_from([b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\xff", b"\0\0\0\x5b", b"\0\0\0\0"])
@@ -64,8 +66,10 @@ def test_nothing_is_read_past_the_end(data: st.DataObject) -> None:
         for row in range(len(parts)):
             place, queue_id = parts[row : row + 1] + BASE, np.zeros(1, np.int32)
             kernel.text_sizes(memory, BASE, place, b"orders", queue_id, i64(0), framing is LEDGER, 1)
+            columns.outline(memory, BASE, place, b"orders", 3, row, framing is LEDGER, COLUMNS, 1)
             text = np.zeros(data.draw(st.sampled_from([0, 1, 6, 7, 8, len(log)])), np.uint8)
             assert -1 <= kernel.copy_texts(memory, BASE, place, framing is LEDGER, text) <= len(text)
+        columns.outline(memory, BASE, parts + BASE, b"orders", 3, 0, framing is LEDGER, COLUMNS, 1)
         for start in parts[(parts >= 0) & (parts <= len(log))].tolist():
             found, end, _ = kernel.follow_chain(memory, start, len(log), len(log), BASE, framing is LEDGER)
             assert start <= end <= len(log)
