@@ -31,8 +31,9 @@ from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
 from engine.files.paths import open_folder, remove_tree, require_held
 from engine.files.watch import Watch
-from engine.log.entries import ENTRY, ENTRY_STRUCT, TOPIC_ROW, Entries, TopicRows, starts_from
+from engine.log.entries import ENTRY, ENTRY_STRUCT, TOPIC_ROW, Entries, TopicRows, record_end, starts_from
 from engine.log.evidence import Extents
+from engine.record.kernel.entries import Look, look
 from engine.record.kernel.folders import read_ends, read_queues
 from engine.results import QueueState
 
@@ -122,11 +123,18 @@ class ConsumeQueues:
         if self._folder is None and self.directory.is_dir():
             self._folder = open_folder(self.directory)
 
+    def _close_folder(self) -> None:
+        if self._folder is not None:
+            os.close(self._folder)
+            self._folder = None
+
     def _list(self, topics: Iterable[str]) -> list[str]:
         """List the folders of `topics` that may have changed, and of all topics if one may have come or gone; return
         the listed ones. After an error (OSError) the next call lists all."""
         try:
             if self._watch.changed():
+                self._close_folder()
+                self._open_folder()
                 names = folders_in(self.directory)
                 for name in self._watches.keys() - set(names):
                     self._take_ids(name, set())
@@ -317,29 +325,53 @@ class ConsumeQueues:
             with suppress(FileNotFoundError):  # opening it tells whether the store was moved
                 if not os.listdir(f"{self.directory}/{key[0]}/{key[1]}"):
                     return QueueState(*key)
-        queue = self._ready(key)
-        try:
-            state = _state_of(queue)
-        finally:
-            queue.close()
-        if self._visible_end is not None:
-            self._states[key] = state
+            return self._state_by_opening(key)
+        found = self._look(key, 1)
+        if found is not None and found.files < 2 and self._is_shown(found.newest):
+            state = QueueState(*key, found.min_offset, found.max_offset, found.files)
+        else:
+            state = self._state_by_opening(key)
+        self._states[key] = state
         return state
 
-    def newest_entries(self, count: int) -> Iterator[Entries]:
+    def _is_shown(self, entry: bytes) -> bool:
+        """FOLLOW: whether the record that an entry leads to is shown; True without one."""
+        return not entry or record_end(ENTRY_STRUCT.unpack(entry)) <= (self._visible_end or 0)
+
+    def _state_by_opening(self, key: Key) -> QueueState:
+        queue = self._ready(key)
+        try:
+            return _state_of(queue)
+        finally:
+            queue.close()
+
+    def _look(self, key: Key, count: int) -> Look | None:
+        """What is in a queue's files now, with up to `count` of the newest entries; None: it takes opening."""
+        if self._folder is None:
+            return None
+        topic, queue_id = key
+        return look(self._folder, os.fsencode(topic), b"%d" % queue_id, self.file_bytes, self._min_physical, count)
+
+    def newest_entries(self, count: int) -> Entries:
         """Up to `count` of the newest entries of each queue, read from its files now. Queues that the disk refuses are
         left out. No file stays open. ReadError, OSError."""
+        return np.frombuffer(b"".join(self._newest_of(key, count) for key in self._keys()), ENTRY)
 
-        def newest(key: Key) -> Entries:
+    def _newest_of(self, key: Key, count: int) -> bytes:
+        found = self._look(key, count)
+        if found is not None:
+            return found.newest
+        try:
             queue = self._found(key)
-            try:
-                return queue.entries(max(queue.max_offset - count, queue.first_offset), count).copy()
-            finally:
-                queue.close()
-
-        for key in self._keys():
-            with suppress(RefusedReadError):
-                yield newest(key)
+        except RefusedReadError:
+            return b""
+        try:
+            newest = queue.entries(max(queue.max_offset - count, queue.first_offset), count)
+            return newest.astype(ENTRY).tobytes()  # numpy joins them in this machine's byte order
+        except RefusedReadError:
+            return b""
+        finally:
+            queue.close()
 
     def leading_into(self, start: int, end: int) -> Iterator[ConsumeQueue]:
         """The queues that may lead to records in [start, end), physical offsets. Those that are not open are closed
@@ -623,6 +655,7 @@ class ConsumeQueues:
             self.file_bytes = file_bytes
             self._ids, self._watches = {}, {}
             self._watch.forget()
+            self._close_folder()
             self._min_physical = 0
             self._visible_end = None if self._is_made_here else 0  # a queue opened before `refresh` is empty
             self._to_expire, self._expired, self._refreshed, self._due, self._states = [], [], [], {}, {}
@@ -718,9 +751,7 @@ class ConsumeQueues:
             queue.is_stale = True
             queue.close()
         self.by_key.clear()
-        if self._folder is not None:
-            os.close(self._folder)
-            self._folder = None
+        self._close_folder()
 
 
 def _state_of(queue: ConsumeQueue) -> QueueState:

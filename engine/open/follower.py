@@ -9,6 +9,7 @@ without changes costs a few calls, independent of the store's size. New records 
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +21,7 @@ from engine.errors import RefusedReadError, StoreError, UnsupportedStoreError
 from engine.files.file_scan import folders_in
 from engine.files.mapped_file import Access, MappedFile
 from engine.files.watch import Watch
-from engine.log.entries import ENTRY, is_pre_blank
+from engine.log.entries import is_pre_blank
 from engine.log.sequence import last_rows, queued_rows, secondary_slots_of
 from engine.open.features import BATCH_QUEUES, StoreFeatures, features_of
 from engine.open.geometry import ChosenSizes, choose_at, find_sizes, index_paths, remembered_sizes
@@ -275,8 +276,9 @@ class Follower:
     def _kind_now(self) -> StoreFeatures:
         """The store's features now. If its queues were missing, `queues` is NO_QUEUES until some exist."""
         kind = features_of(self._layout, self._topics.table)
-        if self._are_queues_missing and kind.queues is None and not self._listed_queues().has_any:
-            return replace(kind, queues=NO_QUEUES)
+        if self._are_queues_missing and kind.queues is None:
+            with closing(self._listed_queues()) as queues:
+                return kind if queues.has_any else replace(kind, queues=NO_QUEUES)
         return kind
 
     def _listed_queues(self) -> ConsumeQueues:
@@ -665,8 +667,8 @@ class Follower:
     def _newest_by_files(self) -> tuple[int, int] | None:
         """Physical offset and end of the newest record that a queue leads to, whole or refused by the disk; None
         without one. The queues' files are read as they are now, not as they are shown."""
-        queues = self._listed_queues()
-        found = np.concatenate([np.empty(0, ENTRY), *queues.newest_entries(NEWEST_ENTRIES)])
+        with closing(self._listed_queues()) as queues:
+            found = queues.newest_entries(NEWEST_ENTRIES)
         found = found[~is_pre_blank(found)]
         starts = found["physical_offset"].astype(np.int64)
         ends = starts + found["size"]

@@ -15,6 +15,8 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from engine.derived.consume_queues import ConsumeQueues
 from engine.derived.deleted_topics import DeletedTopics
 from engine.derived.marks import read_recovery_point
@@ -167,9 +169,11 @@ def _queues_end(layout: StoreLayout, config: StoreConfig) -> int:
     queues = ConsumeQueues(
         layout.consume_queues, choose_at(layout, config).sizes.consume_queue_bytes, Access.READ, disk=config.disk
     )
-    queues.load()
-    newest = [entries[~is_pre_blank(entries)] for entries in queues.newest_entries(1)]
-    return max((int(one["physical_offset"]) + int(one["size"]) for entries in newest for one in entries), default=0)
+    with closing(queues):
+        queues.load()
+        newest = queues.newest_entries(1)
+    newest = newest[~is_pre_blank(newest)]
+    return int((newest["physical_offset"].astype(np.int64) + newest["size"]).max(initial=0))
 
 
 def _log_files(layout: StoreLayout, config: StoreConfig, file_bytes: int) -> FileQueue:

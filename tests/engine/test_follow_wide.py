@@ -20,6 +20,7 @@ from engine.derived.consume_queue import ConsumeQueue
 from engine.derived.consume_queues import ConsumeQueues
 from engine.derived.sweep import SWEPT_QUEUES
 from engine.open.follower import Follower
+from engine.record.kernel.entries import Look
 from tests.engine.light_queues import naming, put_as_broker
 from tests.engine.storetools import SMALL, bodies
 
@@ -183,6 +184,19 @@ def test_messages_for_queues_that_nobody_asked_for_open_none(tmp_path: Path) -> 
             assert [bodies(follower, topic, 3) for topic in names(3)] == [[b"first", b"news"]] * 3
 
 
+def test_no_queue_is_opened_to_begin_or_for_the_states(
+    tmp_path: Path, unswept: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with MessageStore.open(tmp_path, ONE_FILE, create=True) as writer:
+        make(writer, 5)
+        opened: list[Key] = []
+        monkeypatch.setattr(ConsumeQueues, "_found", lambda _, key: opened.append(key))
+        with MessageStore.open(tmp_path, FOLLOW) as follower:
+            assert [one.max_offset for one in follower.queue_states()] == [1] * 5 * QUEUES
+            assert follower.physical_end == writer.physical_end
+    assert opened == []
+
+
 def test_states_of_queues_that_are_not_open_are_found_once_until_they_change(
     tmp_path: Path, unswept: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,12 +206,12 @@ def test_states_of_queues_that_are_not_open_are_found_once_until_they_change(
             settle(tmp_path, follower)
             found: list[Key] = []
 
-            def noting(queues: ConsumeQueues, key: Key) -> ConsumeQueue:
+            def noting(queues: ConsumeQueues, key: Key, count: int) -> Look | None:
                 found.append(key)
-                return ready(queues, key)
+                return look(queues, key, count)
 
-            ready = ConsumeQueues._ready
-            monkeypatch.setattr(ConsumeQueues, "_ready", noting)
+            look = ConsumeQueues._look
+            monkeypatch.setattr(ConsumeQueues, "_look", noting)
 
             def counts() -> dict[Key, int]:
                 found.clear()
