@@ -91,7 +91,7 @@ class ConsumeQueues:
         self._due: dict[Key, None] = {}
         """FOLLOW: queues that the next refresh looks at, in this order."""
         self._states: dict[Key, QueueState] = {}
-        """FOLLOW: states of queues that are not open, each until a refresh looks at its queue."""
+        """States of queues that are not open. FOLLOW: each until a refresh looks at its queue."""
         self._sweep = Sweep()
         self._gone: list[Key] = []
         self._visible_end: int | None = None
@@ -313,7 +313,10 @@ class ConsumeQueues:
             try:
                 if queue is not None:
                     return _state_of(queue)
-                return self._states.get(key) or self._state_of_closed(key)
+                found = self._states.get(key)
+                if found is None:
+                    found = self._states[key] = self._state_of_closed(key)
+                return found
             except (RefusedReadError, OSError) as error:
                 return QueueState(topic, queue_id, refused=error)
 
@@ -328,11 +331,8 @@ class ConsumeQueues:
             return self._state_by_opening(key)
         found = self._look(key, 1)
         if found is not None and found.files < 2 and self._is_shown(found.newest):
-            state = QueueState(*key, found.min_offset, found.max_offset, found.files)
-        else:
-            state = self._state_by_opening(key)
-        self._states[key] = state
-        return state
+            return QueueState(*key, found.min_offset, found.max_offset, found.files)
+        return self._state_by_opening(key)
 
     def _is_shown(self, entry: bytes) -> bool:
         """FOLLOW: whether the record that an entry leads to is shown; True without one."""
@@ -731,6 +731,7 @@ class ConsumeQueues:
             self.generation += 1
             self.removals += 1
             for queue_id in ids:
+                self._states.pop((topic, queue_id), None)
                 queue = self.by_key.pop((topic, queue_id), None)
                 if queue is not None:
                     queue.is_stale = True

@@ -76,6 +76,36 @@ def test_no_queue_stays_open_for_its_state(stored: Path, tmp_path: Path, mode: O
         assert store._parts.queues.opened() == []
 
 
+def test_a_state_is_found_once_until_its_queue_changes(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = shutil.copytree(stored, tmp_path / "copy", copy_function=shutil.copy2)
+    find, found = ConsumeQueues._state_of_closed, []
+
+    def noting(queues: ConsumeQueues, key: tuple[str, int]) -> QueueState:
+        found.append(key)
+        return find(queues, key)
+
+    monkeypatch.setattr(ConsumeQueues, "_state_of_closed", noting)
+    with MessageStore.open(path, SMALL) as store:
+        first = store.queue_states()
+        found.clear()
+        assert store.queue_states() == first
+        store.put(Message("new", b"x"), 0)
+        store.delete_topic("two-files")
+        assert found == []
+        store.put(Message("two-files", b"x"), 0)
+        changed = {("new", 0, 4), ("two-files", 0, 1)}
+        assert {(topic, queue, end) for topic, queue, _, end, *_ in store.queue_states()} >= changed
+        assert found == []
+        retention = Retention(max_bytes=SMALL_SIZES.commit_log_bytes, delete_pause_ms=0, delete_batch_files=99)
+        store.put_batch([Message("much", b"x" * 999)] * 1000, 0)
+        store._require_write_side().cleaner.apply(retention)
+        store.clean()
+        assert store.queue_states() == in_each(store)
+        assert ("few", 1) in found
+
+
 def test_the_queues_of_a_store_that_was_moved_away_are_not_shown_empty(tmp_path: Path) -> None:
     path, moved = tmp_path / "store", tmp_path / "moved"
     with opened(path) as store:

@@ -22,7 +22,7 @@ from mountctl.errors import CommandError
 from mountctl.local_store import LocalStore
 from mountctl.mount_client import MountClaim, MountClient
 from mountctl.options import StoreSettings
-from mountctl.places import Mount, find
+from mountctl.places import Answer, Mount, answer_of, find
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, clear, eventually, fill, mountctl, succeed, tree
 
 NOBODY = 65534
@@ -52,6 +52,21 @@ def filled(site: Site) -> Site:
     """A mounted store of ten messages."""
     fill(site.store)
     return site.mounted()
+
+
+def requests(site: Site, operation: str) -> int:
+    """How often the kernel has asked the daemon for that."""
+    metrics = (site.mountpoint / "@store/metrics").read_text()
+    found = re.search(rf'^fsstore_requests_total{{operation="{operation}"}} (\d+)$', metrics, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def test_a_sign_of_life_is_the_daemons_and_counts_no_messages(filled: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "statvfs")
+    for _ in range(2):
+        before = requests(filled, "listxattr")
+        assert answer_of(filled.mountpoint) is Answer.YES
+        assert requests(filled, "listxattr") == before + 1
 
 
 def test_a_user_who_may_not_read_the_store_is_told_what_to_use_below_the_mount(filled: Site) -> None:
