@@ -17,6 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from engine.derived.consume_queue import ConsumeQueue
 from engine.derived.consume_queues import ConsumeQueues
 from engine.derived.coverage import shows_multi_dispatch
 from engine.derived.deleted_topics import DeletedTopics
@@ -29,6 +30,7 @@ from engine.files.file_scan import written_ns
 from engine.files.layout import StoreLayout
 from engine.files.lock import StoreLock
 from engine.files.mapped_file import Access, MappedFile
+from engine.files.open_files import OpenFiles, files_allowed
 from engine.files.paths import is_refused_read, read_file, remove_tree, store_root, unlink
 from engine.open.features import features_of
 from engine.open.geometry import layout_of, read_topics
@@ -139,6 +141,7 @@ class _Run:
             self._copy_log(source, start, end)
             self._keep_numbers(source)
             self._copy_settings(offsets, deleted)
+            source.queues.close()  # the copy's take as many descriptors
             done = self._derive(begin, start, end, source.queues.unread)
             files = (file for file in source.log.files.files if file.start + file.size <= done.end)
             stamps = {file.start: written_ns(file.path) for file in files}
@@ -261,15 +264,21 @@ class _Run:
 
     def _keep_numbers(self, source: StoreFiles) -> None:
         """Copy the newest entry of queues whose messages have all expired: only it holds their next queue offsets."""
-        queues = ConsumeQueues(self._copy.consume_queues, source.queues.file_bytes, Access.WRITE, self._disk)
+        file_bytes, open_files = source.queues.file_bytes, OpenFiles(files_allowed() // 4)
+        queues = ConsumeQueues(self._copy.consume_queues, file_bytes, Access.WRITE, self._disk, open_files)
         queues.load()
+        made: list[ConsumeQueue] = []
         with closing(queues):
             for queue in source.queues:
                 is_empty = 0 <= queue.newest_physical_offset < source.log.min_offset
                 if is_empty and queue.queue_id not in queues.queue_ids(queue.topic):
                     newest = queue.entries(queue.max_offset - 1, 1)
-                    queues.get_or_create(queue.topic, queue.queue_id).append(queue.max_offset - 1, newest)
-            queues.flush(queues.opened())
+                    made.append(queues.get_or_create(queue.topic, queue.queue_id))
+                    made[-1].append(queue.max_offset - 1, newest)
+                if len(made) == queues.many_open:
+                    queues.flush(made)
+                    made.clear()
+            queues.flush(made)
 
     def _settings(self, paths: tuple[Path, ...]) -> dict[str, bytes]:
         found = {}

@@ -289,7 +289,7 @@ class ConsumeQueues:
                         raise
                     continue  # reading it raises the error
                 if self.access is Access.READ and queue.files.last is not None:
-                    queue.files.last.leave_if_little()  # there may be more queues than descriptors
+                    queue.files.last.evict()  # there may be more queues than descriptors, or than maps of memory
                 queue.begin_at(self._min_physical)
                 self.by_key[queue.topic, queue.queue_id] = queue
 

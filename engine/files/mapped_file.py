@@ -341,11 +341,6 @@ class MappedFile(FilePositions):
                 raise
             raise RefusedReadError(-1, REFUSED_FILE, self.path, 0) from error
 
-    def leave_if_little(self) -> None:
-        """READ, while no process writes the file: keep it in memory if little was written, which takes no descriptor.
-        ReadError, OSError."""
-        self._copy_if_little(max((end for _, end in self.data_ranges()), default=0))
-
     def _copy_if_little(self, used: int) -> bool:
         """Keep a copy of the first `used` bytes in memory. False, and nothing is done, if these are many, the file is
         short, or the disk refuses a byte."""

@@ -256,7 +256,8 @@ def _bounds(queues: Sequence[QueueEntries], start: int, end: int) -> list[tuple[
 
 def entries_between(bounds: Sequence[tuple[QueueEntries, int, int]]) -> tuple[Array, Array]:
     """Physical offsets and sizes of the records that the bounded entries lead to: int64 (n,), in the log's order."""
-    return _by_physical_offset(_in_one([queue.entries(first, after - first) for queue, first, after in bounds]))
+    runs = [_copied(queue.entries(first, after - first)) for queue, first, after in bounds]  # a view holds its file
+    return _by_physical_offset(_in_one(runs))
 
 
 def _in_one(parts: Sequence[Entries]) -> Entries:

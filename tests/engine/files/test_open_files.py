@@ -157,29 +157,6 @@ def test_a_file_that_somebody_holds_or_that_is_only_in_memory_is_not_evicted(tmp
         file.close()
 
 
-def test_a_file_with_little_in_it_is_kept_in_memory_with_all_its_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"little")
-    os.truncate(path, 4 * LARGE_BYTES)
-    file = MappedFile(path, 4 * LARGE_BYTES, Access.READ)
-    assert bytes(file.view(0, 6)) == b"little"
-    assert descriptors(tmp_path) == 1
-    file.leave_if_little()
-    assert descriptors(tmp_path) == 0
-    assert (file.wrote, bytes(file.pages())) == (4 * LARGE_BYTES, path.read_bytes())
-    file.close()
-
-
-def test_a_file_with_much_in_it_stays_mapped(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"m" * (LARGE_BYTES + 1))
-    file = MappedFile(path, LARGE_BYTES + 1, Access.READ)
-    file.leave_if_little()
-    assert file.evict()
-    assert bytes(file.pages()) == path.read_bytes()
-    file.close()
-
-
 def test_a_file_whose_sync_fails_is_not_evicted_and_the_next_sync_says_so(tmp_path: Path) -> None:
     disk = MoodyDisk()
     file = MappedFile.create(tmp_path / "file", SIZE, Access.WRITE, disk=disk)
@@ -319,3 +296,32 @@ def test_a_hundred_queues_are_written_with_96_descriptors(tmp_path: Path) -> Non
         assert store.recovery.clean
         assert all(bodies(store, "T", queue) == [b"%d" % turn for turn in range(5)] for queue in (0, 7, 99))
         require_clean(store.check())
+
+
+BACKED_UP = """
+import resource, sys
+from engine import FileSizes, Message, MessageStore, OpenMode, Retention, StoreConfig, back_up
+store, copy, copy_of_expired = sys.argv[1:]
+config = StoreConfig(sizes=FileSizes(1 << 14, 16, 17, 8000), retention=Retention(max_bytes=1 << 15, delete_pause_ms=0))
+with MessageStore.open(store, config, create=True) as opened:
+    opened.create_topic("T", 150)
+    for queue in range(150):
+        opened.put(Message("T", b"x"), queue)
+resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96))
+assert back_up(store, copy).messages == 150
+with MessageStore.open(store, config) as opened:
+    for _ in range(100):
+        opened.put(Message("T", b"y" * 1000), 0)
+    opened.clean()
+    assert opened.bounds("T", 149).min_offset == 1
+back_up(store, copy_of_expired)
+with MessageStore.open(copy_of_expired, StoreConfig(mode=OpenMode.READ_ONLY)) as opened:
+    assert {opened.bounds("T", queue).max_offset for queue in range(1, 150)} == {1}
+"""
+
+
+def test_a_store_of_more_queues_than_descriptors_is_backed_up(tmp_path: Path) -> None:
+    places = [str(tmp_path / name) for name in ("store", "copy", "copy of expired")]
+    command = [sys.executable, "-c", BACKED_UP, *places]
+    found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert (found.returncode, found.stderr) == (0, "")
