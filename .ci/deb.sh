@@ -34,6 +34,9 @@ environment() {
     "$python" -m compileall -q -s "$tree" -p / "$tree/$home/lib"
 }
 
+# unit PAGE: the systemd unit in a page of the docs, for this package.
+unit() { sed -n '/^\[Unit\]$/,/^```$/{/^```$/d;s|/usr/local/bin|/usr/bin|;p}' "$1"; }
+
 # Everything but the environment.
 layout() {
     share=$tree/usr/share
@@ -46,8 +49,8 @@ layout() {
     completion zsh >"$share/zsh/vendor-completions/_mountctl"
     completion fish >"$share/fish/vendor_completions.d/mountctl.fish"
     cp LICENSE "$share/doc/fsstore/copyright"
-    sed -n '/^\[Unit\]$/,/^```$/{/^```$/d;s|/usr/local/bin|/usr/bin|;p}' docs/operations.md \
-        >"$share/doc/fsstore/examples/mq.service"
+    unit docs/operations.md >"$share/doc/fsstore/examples/mq.service"
+    unit docs/fleet.md >"$share/doc/fsstore/examples/mq-serve.service"
 }
 
 # The packages of the libraries that what is compiled there loads, and of this very Python.

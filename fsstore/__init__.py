@@ -1,6 +1,6 @@
 """The mounted filesystem over a message store: a core without FUSE, and a pyfuse3 adapter over it.
 
-Importing this package loads neither pyfuse3 nor libfuse; `serve` does, when it is called.
+Importing this package loads neither pyfuse3 nor libfuse; `serve_mount` does, when it is called.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from engine import MessageStore
     from fsstore.handover.keeper import Keeper
 
-__all__ = ["MountError", "ParquetOptions", "ServeOptions", "serve"]
+__all__ = ["MountError", "ParquetOptions", "ServeOptions", "serve_mount"]
 
 
-def serve(
+def serve_mount(
     store: MessageStore,
     mountpoint: Path | str,
     options: ServeOptions | None = None,

@@ -1,15 +1,19 @@
-"""LogFile: the daemon's log file, replaced by the system's log while the file can't be opened. Serving needs no log.
-`status.json` reports a file that can't be opened (its folder is gone, its disk is read-only). The daemon tries again at
-each SIGHUP, and so does each next server."""
+"""The log of a long-lived process: its lines, and LogFile, the daemon's log file.
+
+The system's log replaces the file while that can't be opened (its folder is gone, its disk is read-only): serving needs
+no log. `status.json` reports it. The daemon tries again at each SIGHUP, and so does each next server."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
+from typing import TypeAlias
 
 from mountctl.errors import one_line
 from mountctl.output import visible
@@ -57,6 +61,29 @@ def redirect(output: int) -> None:
     os.dup2(output, 2)
     os.close(nowhere)
     os.close(output)
+
+
+SysExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+class LogFormatter(logging.Formatter):
+    """Formats a record as one line, even with names and texts from outside in it; a traceback is indented."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return visible(super().formatMessage(record))
+
+    def formatException(self, ei: SysExcInfo) -> str:
+        return "\n".join(f"  {visible(line)}" for line in super().formatException(ei).split("\n"))
+
+
+def log_to_stderr() -> None:
+    """Log to standard error, from INFO on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter())
+    logging.basicConfig(handlers=[handler], level=logging.INFO)
 
 
 class SystemLog(logging.Handler):

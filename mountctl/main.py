@@ -43,6 +43,7 @@ VERBS = (
     "export",
     "import",
     "sql",
+    "serve",
     "completion",
 )
 MOUNT_HELPER = "mount.fsstore"
@@ -69,6 +70,7 @@ NEIGHBOURS = {
     "fsck": "check",
     "repair": "check",
     "stats": "status",
+    "http": "serve",
     "version": "--version",
 }
 """Names that other programs have for a verb."""

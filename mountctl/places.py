@@ -37,13 +37,15 @@ PATIENCE_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A mounted store, as in the mount table; `device` (major:minor) identifies the mount."""
+    """A mounted store, as in the mount table; `device` (major:minor) identifies the mount. `allows_others`: the kernel
+    lets users in who did not mount it."""
 
     mountpoint: Path
     store: Path
     read_only: bool
     user: int
     device: str
+    allows_others: bool = False
 
     @property
     def is_trusted(self) -> bool:
@@ -68,8 +70,9 @@ def mounts(table: Path = MOUNT_TABLE) -> list[Mount]:
 def _parse(table: str) -> Iterator[Mount]:
     for row in parse_mounts(table):
         if row.kind == FILESYSTEM_TYPE:
-            user = re.search(r"(?:^|,)user_id=(\d+)", row.super_options)
-            yield Mount(row.mountpoint, row.source, "ro" in row.options, int(user[1]) if user else -1, row.device)
+            found = re.search(r"(?:^|,)user_id=(\d+)", row.super_options)
+            user, others = int(found[1]) if found else -1, "allow_other" in row.super_options.split(",")
+            yield Mount(row.mountpoint, row.source, "ro" in row.options, user, row.device, others)
 
 
 def patiently(ask: Callable[[], T], late: T) -> T:

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from types import FrameType, TracebackType
-from typing import TypeAlias
+from types import FrameType
 
 from engine import (
     FlushFailedError,
@@ -28,15 +27,15 @@ from engine import (
     StoreError,
     StoreIdentity,
 )
-from fsstore import ServeOptions, serve
+from fsstore import ServeOptions, serve_mount
 from fsstore.fuse.mount import ENDING_SIGNALS, require_agreement
 from fsstore.handover.keeper import Keeper
 from fsstore.handover.memory import StoreNote
 from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES, Report, Reporter, tell_systemd
 from mountctl.errors import one_line
-from mountctl.log_file import LogFile, SystemLog
+from mountctl.log_file import LogFile, SystemLog, log_to_stderr
 from mountctl.options import MountRequest
-from mountctl.output import human_seconds, human_size, throttled, visible
+from mountctl.output import human_seconds, human_size, throttled
 from mountctl.process import raise_open_files, start_trimming
 from mountctl.supervisor import RESTART_SIGNAL
 
@@ -72,7 +71,7 @@ def serve_request(
         try:
             ready = partial(_ready, request, reporter, interrupts, keeper)
             facts = partial(_facts, log_file)
-            serve(store, request.mountpoint, _serve_options(request), ready=ready, keeper=keeper, facts=facts)
+            serve_mount(store, request.mountpoint, _serve_options(request), ready=ready, keeper=keeper, facts=facts)
         finally:
             _ignore(ENDING_SIGNALS)  # the end has begun
         is_left = keeper is not None and keeper.is_left
@@ -135,29 +134,6 @@ class _Watched:
         self._ending.set()
         if self._thread is not None:
             self._thread.join()
-
-
-SysExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
-
-
-class LogFormatter(logging.Formatter):
-    """Formats a record as one line, even with names and texts from outside in it; a traceback is indented."""
-
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(message)s")
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        return visible(super().formatMessage(record))
-
-    def formatException(self, ei: SysExcInfo) -> str:
-        return "\n".join(f"  {visible(line)}" for line in super().formatException(ei).split("\n"))
-
-
-def log_to_stderr() -> None:
-    """Log to standard error, from INFO on."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter())
-    logging.basicConfig(handlers=[handler], level=logging.INFO)
 
 
 def _facts(log_file: LogFile | None) -> dict[str, object]:

@@ -158,6 +158,7 @@ MAY_IMPORT = {
         "arrow": {"parquet"},
         "jobs": {"interface", "parquet"},
         "spark": {"parquet", "jobs"},
+        "serve": {"mount_table", "interface", "tree", "parquet"},
         "open_handles": {"handover", "interface", "tree"},
         "core": {"accounts", "handover", "interface", "tree", "parquet", "open_handles"},
         "fuse": {"options", "mount_table", "accounts", "handover", "interface", "tree", "core"},
@@ -222,6 +223,13 @@ def parameters(node: ast.ClassDef) -> int:
 def test_no_class_with_behaviour_takes_many_parameters(path: Path) -> None:
     classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
     assert [node.name for node in classes if parameters(node) > MOST_PARAMETERS] == []
+
+
+@pytest.mark.parametrize("loaded", ["mountctl.serving", "mountctl.verbs.mount", "fsstore.core"])
+def test_a_mount_loads_nothing_of_the_server(loaded: str) -> None:
+    program = f"import sys, {loaded}; print(*(one for one in sys.modules if one.startswith(('h11', 'fsstore.serve'))))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 @pytest.mark.parametrize("name", ["spark.reading", "spark.writing", "jobs.export", "jobs.records"])

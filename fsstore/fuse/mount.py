@@ -58,7 +58,7 @@ def run_mount(
     keeper: Keeper | None = None,
     facts: Callable[[], Mapping[str, object]] | None = None,
 ) -> None:
-    """See `fsstore.serve`; `make_core` is for tests that need a core with faults."""
+    """See `fsstore.serve_mount`; `make_core` is for tests that need a core with faults."""
     if keeper is None or keeper.inherited is None:
         mountpoint = mountpoint.resolve()  # before it is mounted: looking at it afterwards would wait for ourselves
     core = make_core(

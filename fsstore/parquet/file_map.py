@@ -6,9 +6,11 @@ first one, reads no chunk that its reader did not ask for.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from itertools import accumulate
 from typing import NamedTuple
@@ -38,6 +40,31 @@ _PAGES = (
     items([_page_count(DICTIONARY_PAGE, PLAIN), _page_count(DATA_PAGE, RLE_DICTIONARY)]),
 )
 _PATHS = {column: items([text(name) for name in column.name.split(".")]) for column in SCHEMA.columns}
+
+
+def _any_of(values: Iterable[Value]) -> bytes:
+    return b"|".join(re.escape(value.encoded) for value in values)
+
+
+_NUMBER = rb"([\x80-\xff]{0,9}[\x00-\x7f])"
+
+
+@cache
+def _chunk_pattern() -> re.Pattern[bytes]:
+    """A chunk as `_column_chunk` describes it: its start, the number of its values, its size."""
+    chunk = rb"\x26%b\x1c\x15.\x19(?:%b)\x19(?:%b)\x15\x00\x16%b\x16%b\x16"
+    texts = _any_of(_ENCODINGS), _any_of(_PATHS.values())
+    return re.compile(chunk % (_NUMBER, *texts, _NUMBER, _NUMBER), re.DOTALL)
+
+
+def chunk_ends(footer: bytes) -> list[int]:
+    """Positions at which the chunks end that a footer describes, ascending; of another writer's footer, none."""
+    return sorted(_decoded(found[1]) + _decoded(found[3]) for found in _chunk_pattern().finditer(footer))
+
+
+def _decoded(encoded: bytes) -> int:
+    """The number that `i64` encoded; it is not negative."""
+    return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(encoded)) >> 1
 
 
 class ChunkIndex(NamedTuple):

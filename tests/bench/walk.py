@@ -24,7 +24,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from engine import Message, MessageStore
-from fsstore import ServeOptions, serve
+from fsstore import ServeOptions, serve_mount
 from fsstore.fuse.session import RequestLoop
 from tests.interop.toolchain import PROJECT
 
@@ -75,7 +75,7 @@ def record(store: str, mountpoint: str) -> None:
 
     threading.Thread(target=answer, daemon=True).start()
     with MessageStore.open(store) as opened:
-        serve(opened, mountpoint, ServeOptions(), ready)
+        serve_mount(opened, mountpoint, ServeOptions(), ready)
 
 
 class Walk:

@@ -13,15 +13,15 @@ PROMISE = re.compile(r"- \*\*(\d+\.\d+)\*\* (.*?)(?=\n- |\n\n|\Z)", re.DOTALL)
 CARRIED = re.compile(r"(\d+\.\d+) (.*)", re.DOTALL)
 
 
-def promised() -> list[tuple[str, str]]:
+def promised(document: Path = DOCUMENT) -> list[tuple[str, str]]:
     """Number and words of each promise of the document, in its order."""
-    return [(number, _flat(words)) for number, words in PROMISE.findall(DOCUMENT.read_text())]
+    return [(number, _flat(words)) for number, words in PROMISE.findall(document.read_text())]
 
 
-def carried() -> list[tuple[str, str]]:
+def carried(tests: Path = HERE / "test_semantics_*.py") -> list[tuple[str, str]]:
     """Number and words of the docstring of each test that carries one, in order of number."""
     found: list[tuple[str, str]] = []
-    for path in sorted(HERE.glob("test_semantics_*.py")):
+    for path in sorted(tests.parent.glob(tests.name)):
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 match = CARRIED.fullmatch(ast.get_docstring(node) or "")

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from engine import MessageStore
-from fsstore import MountError, ServeOptions, serve
+from fsstore import MountError, ServeOptions, serve_mount
 from fsstore.fuse.mount import device_of
 from mountctl.main import cli
 from tests.mount.harness import PATIENCE_S, bodies, mounted, publish, refused_with, unmount_lazily, until
@@ -60,7 +60,7 @@ def test_the_kernel_reads_far_ahead(tmp_path: Path) -> None:
 
 def test_a_mount_point_that_is_missing_is_refused_with_its_reason(tmp_path: Path) -> None:
     with MessageStore.open(tmp_path / "store", create=True) as store, pytest.raises(MountError) as raised:
-        serve(store, tmp_path / "missing", ServeOptions())
+        serve_mount(store, tmp_path / "missing", ServeOptions())
     assert raised.value.mountpoint == tmp_path / "missing"
     assert "missing" in str(raised.value)
 
@@ -68,7 +68,7 @@ def test_a_mount_point_that_is_missing_is_refused_with_its_reason(tmp_path: Path
 def test_a_mount_option_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mount").mkdir()
     with MessageStore.open(tmp_path / "store", create=True) as store, pytest.raises(MountError):
-        serve(store, tmp_path / "mount", ServeOptions(mount_options=("colour=red",)))
+        serve_mount(store, tmp_path / "mount", ServeOptions(mount_options=("colour=red",)))
     assert device_of(tmp_path / "mount") is None
 
 

@@ -43,6 +43,8 @@ def typed(example: str, site: Site) -> str:
     example = example.replace("mountctl mount", f"mountctl mount --log-file {site.log}").replace(
         "mountctl", f"{sys.executable} -m mountctl", 1
     )
+    if " serve " in example:
+        return f"timeout --preserve-status -s TERM 3 {example} --listen 127.0.0.1:0 || [ $? = 143 ]"
     if " tail -f" in example or " top " in example:  # runs until it is interrupted
         return f"timeout --preserve-status -s INT 2 {example} || [ $? = 130 ]"
     return f"echo y | {example}" if " delete " in example else example

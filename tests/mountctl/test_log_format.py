@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import logging
 
-from mountctl.serving import LogFormatter
+from mountctl.log_file import LogFormatter
 
 
 def logged(message: str, *arguments: object, error: Exception | None = None) -> list[str]:

@@ -71,7 +71,18 @@ def test_who_only_mounts_gets_no_test_tools_and_the_versions_that_are_tested() -
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     wanted = {re.split("[<>=]", text)[0] for text in project["dependencies"]}
     assert wanted <= names
-    assert not names & {"pytest", "mypy", "hypothesis", "pyspark", "pyarrow", "pandas", "py-spy", "polars", "duckdb"}
+    assert not names & {
+        "pytest",
+        "mypy",
+        "hypothesis",
+        "pyspark",
+        "pyarrow",
+        "pandas",
+        "py-spy",
+        "polars",
+        "duckdb",
+        "h11",
+    }
 
 
 def test_the_debian_package_has_all_that_is_installed(tmp_path: Path) -> None:
@@ -88,9 +99,10 @@ def test_the_debian_package_has_all_that_is_installed(tmp_path: Path) -> None:
     assert (share / "zsh/vendor-completions/_mountctl").read_text().startswith("#compdef mountctl")
     assert "complete " in (share / "fish/vendor_completions.d/mountctl.fish").read_text()
     assert "Apache License" in (share / "doc/fsstore/copyright").read_text()
-    unit = (share / "doc/fsstore/examples/mq.service").read_text()
-    assert (unit.startswith("[Unit]\n"), unit.count("/usr/bin/mountctl"), "`" in unit) == (True, 2, False)
-    assert unit.endswith("WantedBy=multi-user.target\n")
+    for name, commands in {"mq": 2, "mq-serve": 1}.items():
+        unit = (share / f"doc/fsstore/examples/{name}.service").read_text()
+        assert (unit.startswith("[Unit]\n"), unit.count("/usr/bin/mountctl"), "`" in unit) == (True, commands, False)
+        assert unit.endswith("WantedBy=multi-user.target\n")
 
 
 def test_setup_takes_no_other_profile() -> None:

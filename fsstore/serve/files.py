@@ -1,0 +1,156 @@
+"""Plain files over HTTP: `/files/PATH` with ranges, and `/datasets`, the files of a time as URLs.
+
+A file is what it is in the mount; it never changes but by growing, so its size and time are its tag.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from email.utils import formatdate
+from urllib.parse import quote
+
+import msgspec
+
+from engine import MessageStore, QueueBounds, TopicNotFoundError
+from fsstore.parquet.names import parse_queue_partition, parse_segment, parse_topic_partition, topic_partition
+from fsstore.serve.connection import Answer, Request, answer_with
+from fsstore.serve.tree import Entry, PathError, ServedTree, parse_path
+from fsstore.tree.names import parse_time_ms
+
+FILES = "/files"
+_DATASET = b"@parquet"
+_RANGE = re.compile(r"bytes=(?:([0-9]{1,18})-([0-9]{0,18})|-([0-9]{1,18}))")
+_PIECE_LINES = 256
+
+_json = msgspec.json.Encoder()
+
+
+def file_answer(tree: ServedTree, path: bytes, request: Request) -> Answer:
+    """A file, or the range of it that is asked for. Several ranges at once are answered with the whole file. Blocks.
+    MountGoneError, PathError, OSError."""
+    file = tree.open(parse_path(path))
+    status = os.fstat(file.fileno())
+    tag = f'"{status.st_size:x}-{status.st_mtime_ns:x}"'
+    headers = [
+        ("ETag", tag),
+        ("Last-Modified", formatdate(status.st_mtime, usegmt=True)),
+        ("Accept-Ranges", "bytes"),
+        ("Content-Type", "application/octet-stream"),
+        ("X-Content-Type-Options", "nosniff"),  # a message is nothing that a browser should run
+    ]
+    if request.headers.get("if-none-match") == tag:
+        return Answer(304, headers)
+    if (begin_end := _range(request, tag, status.st_size)) is None:
+        return answer_with(200, headers, file, 0, status.st_size)
+    begin, end = begin_end
+    if begin >= end:
+        return Answer(416, [*headers, ("Content-Range", f"bytes */{status.st_size}")])
+    shown = f"bytes {begin}-{end - 1}/{status.st_size}"
+    return answer_with(206, [*headers, ("Content-Range", shown)], file, begin, end)
+
+
+def _range(request: Request, tag: str, size: int) -> tuple[int, int] | None:
+    """The bytes [begin, end) of the range that a request asks for; None: the whole file. It may be empty."""
+    found = _RANGE.fullmatch(request.headers.get("range", "").strip())
+    if found is None or request.headers.get("if-range", tag) != tag:
+        return None
+    first, last, count = found.groups()
+    if count is not None:
+        return max(size - int(count), 0), size
+    if last and int(last) < int(first):
+        return None  # RFC 9110: no range
+    return int(first), min(int(last) + 1, size) if last else size
+
+
+class Datasets:
+    """Names the files of topics and times. Blocks; MountGoneError, PathError, OSError."""
+
+    def __init__(self, tree: ServedTree, store: MessageStore | None) -> None:
+        """`store` follows the mount's, and answers questions of time; None: its files can't be read here."""
+        self._tree = tree
+        self._store = store
+
+    def answer(self, request: Request, origin: str) -> Answer:
+        """Lines of JSON, one for each file of `@parquet/` that may have messages of `topic` stored in [since, until);
+        of all topics, if none is named."""
+        since_ms, until_ms = (_time(request, name) for name in ("since", "until"))
+        if since_ms is not None or until_ms is not None:
+            if self._store is None:
+                raise PathError(501, "since and until are not served: the server's user may not read the store's files")
+            self._store.refresh()
+        topic = request.parameters.get("topic")
+        if topic:
+            self._tree.entry((_DATASET, topic_partition(topic)))  # PathError: there is none
+        folders = [topic_partition(topic)] if topic else sorted(self._tree.names((_DATASET,)))
+        lines = self._lines(origin, folders, since_ms, until_ms)
+        return Answer(200, [("Content-Type", "application/jsonl")], pieces=_in_pieces(lines))
+
+    def _lines(
+        self, origin: str, folders: Sequence[bytes], since_ms: int | None, until_ms: int | None
+    ) -> Iterator[bytes]:  # fmt: skip
+        for folder in folders:
+            topic = parse_topic_partition(folder) or ""
+            queues = [(parse_queue_partition(name), name) for name in self._tree.names((_DATASET, folder))]
+            for queue, name in sorted((number, name) for number, name in queues if number is not None):
+                bounds = self._between(topic, queue, since_ms, until_ms)
+                parts = (_DATASET, folder, name)
+                for entry in self._tree.entries(parts):
+                    if line := _line(origin, topic, queue, (*parts, entry.name), entry, bounds):
+                        yield line
+
+    def _between(self, topic: str, queue: int, since_ms: int | None, until_ms: int | None) -> QueueBounds:
+        """The queue offsets of messages stored in [since, until), as far as the follower has read."""
+        first, last = 0, 1 << 63
+        if self._store is None or (since_ms is None and until_ms is None):
+            return QueueBounds(first, last)
+        try:
+            end = self._store.bounds(topic, queue).max_offset
+            if since_ms is not None:
+                first = self._store.offset_at(topic, queue, since_ms)
+            if until_ms is not None and (found := self._store.offset_at(topic, queue, until_ms)) < end:
+                last = found
+        except TopicNotFoundError:  # made just now
+            pass
+        return QueueBounds(first, last)
+
+
+def _line(
+    origin: str, topic: str, queue: int, parts: Sequence[bytes], entry: Entry, bounds: QueueBounds
+) -> bytes | None:  # fmt: skip
+    found = parse_segment(entry.name)
+    if found is None or found.end <= bounds.min_offset or found.begin >= bounds.max_offset:
+        return None
+    row = {
+        "url": f"{origin}{FILES}/{quote(b'/'.join(parts), safe='/@=')}",
+        "topic": topic.encode("utf-8", "replace").decode(),
+        "queue": queue,
+        "begin": found.begin,
+        "end": found.end,
+        "bytes": entry.status.st_size,
+        "rows": found.end - found.begin,
+    }
+    return _json.encode(row) + b"\n"
+
+
+def _in_pieces(lines: Iterator[bytes]) -> Iterator[bytes]:
+    held: list[bytes] = []
+    for line in lines:
+        held.append(line)
+        if len(held) == _PIECE_LINES:
+            yield b"".join(held)
+            held = []
+    if held:
+        yield b"".join(held)
+
+
+def _time(request: Request, name: str) -> int | None:
+    """Epoch milliseconds of a parameter; None: it is not there. PathError."""
+    text = request.parameters.get(name)
+    if text is None:
+        return None
+    time_ms = parse_time_ms(text.encode("utf-8", "surrogateescape"))
+    if time_ms is None:
+        raise PathError(400, f"{name} is no time: give epoch milliseconds or ISO 8601")
+    return time_ms

@@ -1,0 +1,230 @@
+"""The files of a mount, as far as they are served. All calls block, and may take as long as the mount takes.
+
+Messages, texts, keys and `@parquet/` are served; of `@store/`, reports for all. Files that publish, wait to be
+published, command, or are meant for one user are not: see `is_served`.
+
+A path is opened below the mount's root, and no link leads out of it. Each open looks whether the mount is there, since
+an unmounted directory is an empty one, and its files would seem to be deleted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import select
+import stat
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from io import FileIO
+from typing import NamedTuple
+
+from fsstore.mount_table import MOUNT_TABLE
+from fsstore.tree.names import APPEND, parse_queue
+
+REPORTS = (b"status.json", b"config.json", b"metrics")
+"""Files of `@store/` that are served."""
+
+_GONE = frozenset((errno.ENOTCONN, errno.ENODEV, errno.ECONNABORTED))
+_ABSENT = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENAMETOOLONG))
+_DENIED = frozenset((errno.EACCES, errno.EPERM))
+_ROOT = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_OPENAT2, _HOW = 437, struct.Struct("=QQQ")  # linux/openat2.h
+_BENEATH, _NO_MAGIC_LINKS = 0x08, 0x02
+_TRIES, _RETRY_S = 1_000, 0.001
+_libc = ctypes.CDLL(None, use_errno=True)
+
+Parts = tuple[bytes, ...]
+"""Names of a path, from the mount's root down."""
+
+
+class ServedMount(NamedTuple):
+    """A mount that may be read: its device number, and whether it lets other users in."""
+
+    device: int
+    allows_others: bool
+
+
+class RefusedError(Exception):
+    """A request that is not answered as it was asked. `status` is HTTP's; `reason` is for the client, and the log."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(status, reason)
+        self.status = status
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class PathError(RefusedError):
+    """What a request names is not there, or not served."""
+
+
+class MountGoneError(RefusedError):
+    """The store is not mounted at `path` at this moment."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(503, f"the mount at {path} is gone")
+
+
+class Entry(NamedTuple):
+    """A file: its name in its directory, its status, and its target if it is a link."""
+
+    name: bytes
+    status: os.stat_result
+    target: bytes = b""
+
+
+def parse_path(path: bytes) -> Parts:
+    """The names of a decoded path. PathError: it names nothing that is served."""
+    parts = tuple(filter(None, path.split(b"/")))
+    if b"\0" in path or b"." in parts or b".." in parts:
+        raise PathError(403, "a path has no '.', '..' or NUL")
+    if not is_served(parts):
+        raise PathError(405, "this file is not served: only messages and reports are")
+    return parts
+
+
+def is_served(parts: Parts) -> bool:
+    """Whether a path is served, if it exists. Of `@store/`, unknown names are not."""
+    if not parts or parts[0] == b"@parquet":
+        return True
+    if parts[0] == b"@store":
+        return len(parts) == 1 or (len(parts) == 2 and parts[1] in REPORTS)
+    below = parts[2:] if len(parts) > 2 and parse_queue(parts[1]) is not None else parts[1:]
+    return not below or not (below[0] in (b"drop", APPEND) or below[0].startswith(APPEND + b"@"))
+
+
+class ServedTree:
+    """The tree of one mount. Thread safety: any thread."""
+
+    def __init__(self, mountpoint: str, find: Callable[[], ServedMount | None]) -> None:
+        """`find` looks into the table of mounts; None: the store is not mounted there."""
+        self.mountpoint = mountpoint
+        self._find = find
+        self._mount: ServedMount | None = None
+        self._lock = threading.Lock()
+        self._table = MOUNT_TABLE.open("rb", buffering=0)
+        self._changes = select.poll()
+        self._changes.register(self._table, select.POLLERR | select.POLLPRI)
+
+    def mount(self) -> ServedMount:
+        """The mount as it is now. MountGoneError."""
+        with self._lock:
+            if self._changes.poll(0) or self._mount is None:  # another mount may have the device number of the last
+                self._mount = self._find()
+            if self._mount is None:
+                raise MountGoneError(self.mountpoint)
+            return self._mount
+
+    def require_answer(self) -> None:
+        """Ask the mount for a sign of life. MountGoneError."""
+        root = self._root()
+        try:
+            os.statvfs(root)
+        except OSError as error:
+            raise self._error(error) from None
+        finally:
+            os.close(root)
+
+    def open(self, parts: Parts) -> FileIO:
+        """Open a file for reading; it is closed with the object. MountGoneError, PathError, OSError."""
+        descriptor = self._open(parts, os.O_RDONLY)
+        try:
+            return FileIO(descriptor, "r")
+        except OSError:
+            os.close(descriptor)
+            raise PathError(404, "this is a directory") from None
+
+    def entry(self, parts: Parts) -> Entry:
+        """A file's status; a link is followed. Errors as `open`."""
+        descriptor = self._open(parts, os.O_PATH)
+        try:
+            return Entry(parts[-1] if parts else b"", os.fstat(descriptor))
+        except OSError as error:
+            raise self._error(error) from None
+        finally:
+            os.close(descriptor)
+
+    def entries(self, parts: Parts) -> Iterator[Entry]:
+        """The served files of a directory, in its order, while it is read. Links are not followed; files that vanish
+        meanwhile are left out. Errors as `open`."""
+        directory = self._open(parts, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for name in _served_names(directory, parts):
+                try:
+                    status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                    link = os.readlink(name, dir_fd=directory) if stat.S_ISLNK(status.st_mode) else b""
+                except OSError as error:
+                    if error.errno not in _ABSENT:
+                        raise self._error(error) from None
+                else:
+                    yield Entry(name, status, link)
+        finally:
+            os.close(directory)
+
+    def names(self, parts: Parts) -> Iterator[bytes]:
+        """Served names of a directory, in its order. Errors as `open`."""
+        directory = self._open(parts, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield from _served_names(directory, parts)
+        finally:
+            os.close(directory)
+
+    def _open(self, parts: Parts, flags: int) -> int:
+        root = self._root()
+        try:
+            return _open_beneath(root, b"/".join(parts) or b".", flags)
+        except OSError as error:
+            raise self._error(error) from None
+        finally:
+            os.close(root)
+
+    def _root(self) -> int:
+        """The root of the mount. MountGoneError."""
+        try:
+            root = os.open(self.mountpoint, _ROOT)
+        except OSError:
+            raise MountGoneError(self.mountpoint) from None
+        try:
+            if os.fstat(root).st_dev == self.mount().device:
+                return root
+        except (OSError, MountGoneError):
+            pass
+        os.close(root)
+        raise MountGoneError(self.mountpoint)
+
+    def _error(self, error: OSError) -> Exception:
+        """What an error of the mount means to a client."""
+        if error.errno in _GONE:
+            return MountGoneError(self.mountpoint)
+        if error.errno in _ABSENT:
+            return PathError(404, "there is no such file")
+        if error.errno in (errno.EXDEV, errno.ELOOP):
+            return PathError(403, "a link leads out of the mount")
+        return PathError(403, "the server may not read this") if error.errno in _DENIED else error
+
+
+def _open_beneath(root: int, path: bytes, flags: int) -> int:
+    """openat2(2): no part of the path, and no link on it, leads out of `root`. OSError."""
+    how = _HOW.pack(flags | os.O_CLOEXEC, 0, _BENEATH | _NO_MAGIC_LINKS)
+    for _ in range(_TRIES):
+        descriptor: int = _libc.syscall(_OPENAT2, root, path, how, len(how))
+        if descriptor >= 0:
+            return descriptor
+        number = ctypes.get_errno()
+        if number != errno.EAGAIN:
+            break
+        time.sleep(_RETRY_S)  # something was mounted or renamed on this machine while `..` was followed
+    raise OSError(number, os.strerror(number))
+
+
+def _served_names(directory: int, parts: Parts) -> Iterator[bytes]:
+    with os.scandir(directory) as found:
+        for entry in found:
+            name = os.fsencode(entry.name)
+            if is_served((*parts, name)):
+                yield name

@@ -1,0 +1,235 @@
+"""WebHDFS: the calls of Hadoop's client that read, `/webhdfs/v1/PATH?op=…`.
+
+Needs of the client that no document names: JSON has no Content-Type, for Hadoop's own packing of its client can't load
+the class that parses one. The first OPEN is redirected, since the client throws its body away. The content of an OPEN
+reaches to the end of the file or of `length`, never less: the client takes it for the file's end.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from heapq import nsmallest
+from io import FileIO
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from fsstore.interface import NS_PER_MS
+from fsstore.parquet.cache import Recent
+from fsstore.parquet.file_map import chunk_ends
+from fsstore.parquet.layout import PAGE_BYTES
+from fsstore.parquet.names import SUFFIX
+from fsstore.serve.connection import Answer, Request, answer_with
+from fsstore.serve.tree import Entry, Parts, PathError, ServedTree
+
+BLOCK_BYTES = 128 << 20
+BATCH_FILES = 1_000
+"""Files of one answer to LISTSTATUS_BATCH: as many as a name node gives."""
+PIECE_FILES = 256
+"""Files of a listing that are held at a time."""
+SPARE = 0.4
+"""What may be sent beyond the end of a column chunk before the next pause, as a part of what was sent before it."""
+_FOOTER_END_BYTES = 8
+_KEPT_ENDS = 65_536
+"""Ends of chunks that are remembered."""
+_EXCEPTIONS = {
+    400: "java.lang.IllegalArgumentException",
+    401: "org.apache.hadoop.security.AccessControlException",
+    403: "org.apache.hadoop.security.AccessControlException",
+    404: "java.io.FileNotFoundException",
+    405: "java.lang.UnsupportedOperationException",
+}
+
+CALLS = ("GETFILESTATUS", "LISTSTATUS", "LISTSTATUS_BATCH", "GETFILEBLOCKLOCATIONS", "GETHOMEDIRECTORY", "OPEN")
+"""Operations that are served."""
+
+_json = msgspec.json.Encoder()
+
+
+class OpenedFile(NamedTuple):
+    """An open file, its size, and where its column chunks end."""
+
+    file: FileIO
+    size: int
+    ends: Sequence[int]
+
+
+def failure(status: int, reason: str) -> Answer:
+    """An error, as the client turns it into an exception of Java's."""
+    name = _EXCEPTIONS.get(status, "java.io.IOException")
+    error = {"exception": name.rpartition(".")[2], "javaClassName": name, "message": reason}
+    return Answer(status, body=_json.encode({"RemoteException": error}))
+
+
+class WebHdfs:
+    """Answers calls. All but `redirect` block, and may raise MountGoneError, PathError and OSError."""
+
+    def __init__(self, tree: ServedTree, host: str) -> None:
+        """`host` is what GETFILEBLOCKLOCATIONS says: the name that a Spark worker of this machine has."""
+        self._tree = tree
+        self._host = host
+        self._ends: Recent[tuple[Parts, int, int], Sequence[int]] = Recent(_KEPT_ENDS)
+        self._lock = threading.Lock()
+        calls = self._status, self._list, self._list_batch, self._locations, self._home, self._open
+        self._calls: Mapping[str, Callable[[Parts, Request], Answer]] = dict(zip(CALLS, calls, strict=True))
+
+    def answer(self, parts: Parts, operation: str, request: Request) -> Answer:
+        """The answer to a call."""
+        call = self._calls.get(operation)
+        if call is None:
+            raise PathError(405, f"this call is not served: there are {', '.join(CALLS)}")
+        return call(parts, request)
+
+    def _status(self, parts: Parts, request: Request) -> Answer:
+        return _answer({"FileStatus": _shown(self._tree.entry(parts), b"")})
+
+    def _home(self, parts: Parts, request: Request) -> Answer:
+        return _answer({"Path": "/"})
+
+    def _list(self, parts: Parts, request: Request) -> Answer:
+        entry = self._tree.entry(parts)
+        if not stat.S_ISDIR(entry.status.st_mode):
+            return _answer({"FileStatuses": {"FileStatus": [_shown(entry, b"")]}})
+        return Answer(200, pieces=_listing(self._tree.entries(parts)))
+
+    def _list_batch(self, parts: Parts, request: Request) -> Answer:
+        """Names after `startAfter`, sorted. The directory is read for each batch, so that none is held between them."""
+        after, behind = os.fsencode(request.parameters.get("startafter", "")), 0
+
+        def rest() -> Iterator[bytes]:
+            nonlocal behind
+            for name in self._tree.names(parts):
+                if name > after:
+                    behind += 1
+                    yield name
+
+        names = nsmallest(BATCH_FILES, rest())
+        found = [_shown(self._tree.entry((*parts, name)), name) for name in names]
+        listing = {"partialListing": {"FileStatuses": {"FileStatus": found}}, "remainingEntries": behind - len(names)}
+        return _answer({"DirectoryListing": listing})
+
+    def _locations(self, parts: Parts, request: Request) -> Answer:
+        block = {
+            "cachedHosts": [],
+            "corrupt": False,
+            "hosts": [self._host],
+            "length": self._tree.entry(parts).status.st_size,
+            "names": [request.headers["host"]],
+            "offset": 0,
+            "topologyPaths": [f"/default-rack/{self._host}"],
+        }
+        return _answer({"BlockLocations": {"BlockLocation": [block]}})
+
+    def _open(self, parts: Parts, request: Request) -> Answer:
+        offset, length = (_number(request, name) for name in ("offset", "length"))
+        file, size, ends = self._opened(parts)
+        begin = offset or 0
+        if begin > size:
+            raise PathError(403, f"offset {begin} is out of the file, which has {size} bytes")
+        end = size if length is None else min(begin + length, size)
+        headers = [("Content-Type", "application/octet-stream")]
+        return answer_with(200, headers, file, begin, end, pauses(begin, end, ends))
+
+    def _opened(self, parts: Parts) -> OpenedFile:
+        file = self._tree.open(parts)
+        status = os.fstat(file.fileno())
+        if not parts[-1].endswith(SUFFIX):
+            return OpenedFile(file, status.st_size, ())
+        key = parts, status.st_size, status.st_mtime_ns
+        with self._lock:
+            ends = self._ends.get(key)
+        if ends is None:
+            ends = _ends_in(file, status.st_size)
+            with self._lock:
+                self._ends.put(key, ends, len(ends) + 1)
+        return OpenedFile(file, status.st_size, ends)
+
+
+def redirect(request: Request, scheme: str) -> Answer:
+    """The answer to the first OPEN: the same call once more, with `direct=1`."""
+    there = f"{scheme}://{request.headers['host']}{request.target}&direct=1"
+    return Answer(307, [("Location", there)])
+
+
+def pauses(begin: int, end: int, ends: Sequence[int]) -> list[int]:
+    """Positions in (begin, end) to pause at, ends of chunks: a client that hangs up at any end of a chunk has been sent
+    at most SPARE as much beyond it at the next pause. So a long read pauses a few times. A read from the file's begin,
+    where no chunk is, is one of the whole file."""
+    found: list[int] = []
+    if begin < PAGE_BYTES:
+        return found
+    number = bisect_right(ends, begin)
+    while number < len(ends) and ends[number] < end:
+        spared = ends[number] + SPARE * (ends[number] - begin)
+        last = bisect_right(ends, min(spared, end - 1)) - 1
+        found.append(ends[last])
+        number = last + 1
+    return found
+
+
+def _ends_in(file: FileIO, size: int) -> list[int]:
+    """Where the column chunks of a file of `@parquet/` end."""
+    tail = os.pread(file.fileno(), _FOOTER_END_BYTES, size - _FOOTER_END_BYTES)
+    footer_bytes = int.from_bytes(tail[:4], "little") + _FOOTER_END_BYTES
+    return chunk_ends(os.pread(file.fileno(), footer_bytes, size - footer_bytes)) if footer_bytes <= size else []
+
+
+def _listing(entries: Iterator[Entry]) -> Iterator[bytes]:
+    yield b'{"FileStatuses":{"FileStatus":['
+    comma = b""
+    while some := [_json.encode(_shown(entry, entry.name)) for entry in islice(entries, PIECE_FILES)]:
+        yield comma + b",".join(some)
+        comma = b","
+    yield b"]}}"
+
+
+def _answer(content: object) -> Answer:
+    return Answer(200, body=_json.encode(content))
+
+
+def _number(request: Request, name: str) -> int | None:
+    """A parameter of 0 or more; None: it is not there. PathError."""
+    text = request.parameters.get(name, "null")
+    if text == "null":
+        return None
+    if not text.isdecimal() or len(text) > 18:
+        raise PathError(400, f"{name} is no number")
+    return int(text)
+
+
+def _shown(entry: Entry, name: bytes) -> dict[str, object]:
+    """A FileStatus."""
+    status = entry.status
+    kind = {stat.S_IFDIR: "DIRECTORY", stat.S_IFLNK: "SYMLINK"}.get(stat.S_IFMT(status.st_mode), "FILE")
+    time_ms = status.st_mtime_ns // NS_PER_MS
+    shown: dict[str, object] = {
+        "accessTime": time_ms,
+        "blockSize": BLOCK_BYTES if kind == "FILE" else 0,
+        "childrenNum": 0,
+        "fileId": status.st_ino,
+        "group": str(status.st_gid),
+        "length": 0 if kind == "DIRECTORY" else status.st_size,
+        "modificationTime": time_ms,
+        "owner": _user_name(status.st_uid),
+        "pathSuffix": name.decode("utf-8", "replace"),
+        "permission": f"{stat.S_IMODE(status.st_mode):o}",
+        "replication": 1 if kind == "FILE" else 0,
+        "storagePolicy": 0,
+        "type": kind,
+    }
+    return shown if kind != "SYMLINK" else {**shown, "symlink": entry.target.decode("utf-8", "replace")}
+
+
+@lru_cache(maxsize=256)
+def _user_name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)

@@ -1,0 +1,103 @@
+"""A server of a mount: what docs/fleet.md does not number."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow.parquet as pq
+import pytest
+
+from engine import Message, MessageStore
+from tests.mount.claims import carried, promised
+from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, fill, mountctl, site_in
+from tests.mountctl.served import CERTIFICATES, served
+
+HERE = Path(__file__).parent
+DOCUMENT = HERE.parents[1] / "docs/fleet.md"
+TLS = "--certificate", CERTIFICATES / "server.pem"
+
+
+@pytest.fixture(scope="module")
+def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A mount of 8 MB."""
+    for site in site_in(tmp_path_factory.mktemp("served")):
+        with MessageStore.open(site.store, create=True) as store:
+            for number in range(4_000):
+                store.put(Message("orders", os.urandom(1_000).hex().encode(), keys=[f"ORDER-{number}"]), queue=0)
+        yield site.mounted()
+
+
+def test_every_promise_has_a_test_and_every_test_its_promise() -> None:
+    assert len(promised(DOCUMENT)) > 15
+    assert carried(HERE / "test_serve_promises_*.py") == promised(DOCUMENT)
+
+
+@pytest.mark.parametrize("options", [(), TLS], ids=["http", "https"])
+def test_many_clients_at_once_get_their_own_bytes(
+    mounted: Site, tmp_path: Path, options: tuple[str | Path, ...]
+) -> None:
+    root = mounted.mountpoint
+    file = next((root / "@parquet/topic=orders/queue=0").iterdir())
+    contents = {str(path.relative_to(root)): path.read_bytes() for path in (root / "orders.log", file)}
+    contents["orders/0/7"] = (root / "orders/0/7").read_bytes()
+    with served(root, tmp_path, *options) as server, ThreadPoolExecutor(12) as clients:
+        asked = [path for path in contents for _ in range(8)]
+        for path, reply in zip(
+            asked, clients.map(lambda path: server.ask(f"/files/{quote(path)}"), asked), strict=True
+        ):
+            assert reply.body == contents[path]
+
+
+def test_a_client_hangs_up_through_tls(mounted: Site, tmp_path: Path) -> None:
+    root = mounted.mountpoint
+    file = next((root / "@parquet/topic=orders/queue=0").iterdir())
+    chunk = pq.ParquetFile(file).metadata.row_group(0).column(0)
+    begin, size = chunk.dictionary_page_offset or chunk.data_page_offset, chunk.total_compressed_size
+    url = f"/webhdfs/v1/{quote(str(file.relative_to(root)))}?op=OPEN&direct=1&offset={begin}"
+    with served(root, tmp_path, *TLS) as server:
+        authority = str(CERTIFICATES / "ca.pem")
+        hangs_up = ["curl", "-s", "--cacert", authority, "--max-filesize", "1", server.origin + url]
+
+        def is_sent_little() -> bool:
+            """As without TLS: on a busy machine it may hang up too late, and asks again."""
+            done = subprocess.run(hangs_up, check=False, timeout=DEADLINE_SECONDS, capture_output=True)
+            assert done.returncode == 63
+            asked.append(done)
+            [*_, line] = server.logged(" OPEN ", len(asked))
+            return int(line[6]) <= int(1.5 * size)
+
+        asked: list[object] = []
+        eventually(is_sent_little, "the chunk is sent alone")
+        assert server.ask(url).body == file.read_bytes()[begin:]
+
+
+@pytest.mark.parametrize("mode", ["--read-only", "--follow"])
+def test_mounts_that_only_read_are_served(site: Site, tmp_path: Path, mode: str) -> None:
+    fill(site.store)
+    site.mounted(mode)
+    with served(site.store, tmp_path) as server:
+        assert server.ask("/files/orders/0/9").body == b"order 9"
+        assert len(server.ask("/datasets?topic=orders&since=2001-01-01").body.splitlines()) == 1
+
+
+def test_a_store_must_be_mounted(store: Path) -> None:
+    refused = mountctl("serve", store)
+    assert (refused.returncode, refused.stdout) == (os.EX_USAGE, "")
+    assert "no store is mounted at" in refused.stderr
+
+
+def test_a_server_that_may_not_read_the_store(site: Site, tmp_path: Path) -> None:
+    fill(site.store)
+    site.mounted()
+    elsewhere = site.store.rename(tmp_path / "elsewhere")
+    with served(site.mountpoint, tmp_path) as server:
+        elsewhere.rename(site.store)
+        assert "since and until are not served" in server.messages.read_text()
+        assert server.ask("/files/orders/0/9").body == b"order 9"
+        assert server.ask("/datasets?topic=orders&since=2001-01-01").status == 501
+        assert len(server.ask("/datasets?topic=orders").body.splitlines()) == 1
