@@ -294,11 +294,11 @@ class RarelyLooking(Recorder):
 
 
 def power_cuts(wide: Wide) -> Iterator[str]:
-    """Images of the disk, some time after the store was opened again. All files are open meanwhile: the store has as
-    many topics as there may be."""
+    """Images of the disk, some time after the store was opened again. All files are open meanwhile, and an image is
+    opened beside them: the store has as many topics as half of the descriptors allow."""
     path, promises, tally = wide.folder / "cut", Promises(), Tally()
     chance = random.Random(wide.seed)
-    count = min(wide.topics, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // FILES_A_TOPIC)
+    count = min(wide.topics, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // (2 * FILES_A_TOPIC))
     topics = ["orders", *(name_of(number) for number in range(1, count))]
     with MessageStore.open(path, reopened(NoDisk()), create=True) as store:
         store.create_topics(dict.fromkeys(topics, QUEUES))
