@@ -22,8 +22,9 @@ from tests.durability.figures import keep
 PROJECT = Path(__file__).parents[2]
 ROOMS = ("engine", "fsstore", "mountctl", "tests", "pyproject.toml", "README.md", "LICENSE")
 SUITES = ("tests/engine", "tests/durability/test_fuzz.py", "tests/durability/test_damage.py")
-TOO_DEEP = ("-k", "not deep")
-"""Without the tests of deeply nested JSON: the sanitizer's frames fill Python's own stack before its limit is met."""
+LEFT_OUT = ("-k", "not deep and not hostile_use")
+"""Without the tests of deeply nested JSON: the sanitizer's frames fill Python's own stack before its limit is met. And
+without a backup's race with retention at full speed, which a backup that the sanitizer slows down never wins."""
 COMPILE = [
     sys.executable,
     "-W",
@@ -73,7 +74,7 @@ def main() -> int:
                 "auto",
                 "--dist",
                 "worksteal",
-                *TOO_DEEP,
+                *LEFT_OUT,
                 *SUITES,
             ],
             "fuzz": ["tests.durability.fuzz", "--seconds", str(chosen.seconds)],
