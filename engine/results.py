@@ -26,7 +26,7 @@ class QueueBounds:
 
 
 class QueueState(NamedTuple):
-    """What is in a queue: its bounds as in `QueueBounds`, and the number of its files. `refused`: the error
+    """The state of a queue: its bounds as in `QueueBounds`, and the number of its files. `refused`: the error
     with which its files can't be read; the numbers are zeros then."""
 
     topic: str

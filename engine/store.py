@@ -347,7 +347,7 @@ class MessageStore:
         return self._topics.queue_ids_by_topic()
 
     def queue_states(self) -> list[QueueState]:
-        """What is in each queue, by topic and queue id. No queue stays open for it, so this takes less memory than
+        """The state of each queue, by topic and queue id. The call leaves no queue open, so it takes less memory than
         `bounds` of each. WouldBlock on a nonblocking thread."""
         check_deadline()
         state = self._parts.queues.state
@@ -760,8 +760,8 @@ class MessageStore:
         return QueueStream(merged, self._sums.of(merged))
 
     def text_at_rest(self, topic: str) -> TextAtRest | None:
-        """What `topic_stream` would show, of a topic of few messages that nobody asked for. No queue is opened for it.
-        None: `topic_stream` has to find it out."""
+        """Size and begin of the text that `topic_stream` would show, for a topic of few messages whose queues are not
+        open. The call opens none. None: the caller has to ask `topic_stream`."""
         rows = self._parts.queues.rows_at_rest(topic, MOST_AT_REST)
         if rows is None or rows[0]["physical_offset"] < self._log.min_offset:
             return None

@@ -21,7 +21,7 @@ import numpy as np
 from engine.deadline import uncollected, within
 from engine.derived.consume_queue import ConsumeQueue
 from engine.derived.remade import Make
-from engine.derived.sweep import Sweep
+from engine.derived.round_robin import RoundRobin
 from engine.errors import ReadError, RefusedReadError
 from engine.events import Expired
 from engine.files.disk import Disk
@@ -92,7 +92,7 @@ class ConsumeQueues:
         """FOLLOW: queues that the next refresh looks at, in this order."""
         self._states: dict[Key, QueueState] = {}
         """States of queues that are not open. FOLLOW: each until a refresh looks at its queue."""
-        self._sweep = Sweep()
+        self._round_robin = RoundRobin()
         self._gone: list[Key] = []
         self._visible_end: int | None = None
         self.unread: dict[Key, RefusedReadError] | None = None
@@ -346,7 +346,8 @@ class ConsumeQueues:
             queue.close()
 
     def _look(self, key: Key, count: int) -> Look | None:
-        """What is in a queue's files now, with up to `count` of the newest entries; None: it takes opening."""
+        """The state of a queue's files now, with up to `count` of the newest entries. None: the queue has to be opened
+        to find it."""
         if self._folder is None:
             return None
         topic, queue_id = key
@@ -515,7 +516,7 @@ class ConsumeQueues:
             if min_physical_offset != self._min_physical:
                 self._min_physical = min_physical_offset
                 self._to_expire = self.opened()
-                self._sweep.begin_again()  # FOLLOW: their writer deletes their first files now
+                self._round_robin.begin_again()  # FOLLOW: their writer deletes their first files now
                 self._states.clear()
         while self._to_expire:
             self._expire(self._to_expire[-1])
@@ -604,26 +605,26 @@ class ConsumeQueues:
     def is_behind(self) -> bool:
         """FOLLOW: whether another refresh is due: a queue could not be read, or some were not looked at since the last
         change."""
-        return bool(self._due) or self._sweep.is_behind
+        return bool(self._due) or self._round_robin.is_behind
 
     def _look_at_all(self) -> None:
         """List the folders that may have changed. All opened queues are due."""
-        self._sweep = Sweep()
+        self._round_robin = RoundRobin()
         self._due.update(dict.fromkeys(self.by_key))
         self._states.clear()
         self._list(list(self._watches))
 
     def _look_at(self, named: list[Key], topics: Iterable[str]) -> None:
         """List the folders of `topics` and of new queues that may have changed. The `named` queues are due, those in
-        changed folders, and the next part of the sweep."""
+        changed folders, and the next part of the round."""
         if named:
-            self._sweep.begin_again()
-        part = self._sweep.next_part(self._in_use)
+            self._round_robin.begin_again()
+        part = self._round_robin.next_part(self._in_use)
         self._due.update(dict.fromkeys((*named, *part)))
         new = (topic for topic, queue_id in (*named, *part) if queue_id not in self._ids.get(topic, ()))
         listed = self._list({*topics, *new})
         if listed:
-            self._sweep.begin_again()
+            self._round_robin.begin_again()
         self._due.update(((topic, queue_id), None) for topic in listed for queue_id in self._ids.get(topic, ()))
 
     def _in_use(self) -> Iterator[Key]:
@@ -659,7 +660,7 @@ class ConsumeQueues:
             self._min_physical = 0
             self._visible_end = None if self._is_made_here else 0  # a queue opened before `refresh` is empty
             self._to_expire, self._expired, self._refreshed, self._due, self._states = [], [], [], {}, {}
-            self._sweep = Sweep()
+            self._round_robin = RoundRobin()
             self.generation += 1
             self.removals += 1
 

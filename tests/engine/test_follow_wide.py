@@ -18,7 +18,7 @@ import pytest
 from engine import FileSizes, Message, MessageStore, NoDescriptorError, OpenMode, Retention, StoreListener
 from engine.derived.consume_queue import ConsumeQueue
 from engine.derived.consume_queues import ConsumeQueues
-from engine.derived.sweep import SWEPT_QUEUES
+from engine.derived.round_robin import QUEUES_AT_A_TIME
 from engine.open.follower import Follower
 from engine.record.kernel.entries import Look
 from tests.engine.light_queues import naming, put_as_broker
@@ -68,7 +68,7 @@ def settle(path: Path, follower: MessageStore) -> None:
 
 def sweep(follower: MessageStore, topics: int) -> None:
     """As many looks as give each queue and each topic's folder its turn."""
-    for _ in range(-(-topics * (QUEUES + 1) // SWEPT_QUEUES) + 1):
+    for _ in range(-(-topics * (QUEUES + 1) // QUEUES_AT_A_TIME) + 1):
         follower.refresh()
 
 
@@ -87,7 +87,7 @@ def wide(path: Path, topics: int, config: Any = ONE_FILE) -> Iterator[tuple[Mess
 @pytest.fixture
 def unswept(monkeypatch: pytest.MonkeyPatch) -> None:
     """No queue is looked at in turn: what is seen was named."""
-    monkeypatch.setattr("engine.derived.sweep.SWEPT_QUEUES", 0)
+    monkeypatch.setattr("engine.derived.round_robin.QUEUES_AT_A_TIME", 0)
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_a_look_with_news_looks_at_a_few_others_until_each_had_its_turn(tmp_path
         looked_at.clear()
         writer.put(Message("topic-0000", b"news"), 7)
         follower.refresh()
-        assert len(looked_at) <= SWEPT_QUEUES + 1
+        assert len(looked_at) <= QUEUES_AT_A_TIME + 1
         settle(tmp_path, follower)
         assert set(looked_at) == {(topic, queue) for topic in names(6) for queue in range(QUEUES)}
         looked_at.clear()

@@ -9,33 +9,31 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint64_t
 from libc.string cimport strcmp
 from posix.unistd cimport close
 
+from engine.record.kernel.directory cimport (
+    AT_SYMLINK_NOFOLLOW,
+    DIR,
+    DT_REG,
+    O_CLOEXEC,
+    O_DIRECTORY,
+    O_NOCTTY,
+    O_NOFOLLOW,
+    O_NONBLOCK,
+    O_RDONLY,
+    Status,
+    closedir,
+    dirent,
+    dirfd,
+    fdopendir,
+    fstatat,
+    openat,
+    pread,
+    readdir,
+)
 from engine.record.kernel.layout cimport bytes_at, get_i32, get_i64
 
 cdef extern from "<fcntl.h>" nogil:
-    int O_RDONLY, O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_NOCTTY, POSIX_FADV_RANDOM
-    int openat(int folder, const char *name, int flags)
+    int POSIX_FADV_RANDOM
     int posix_fadvise(int descriptor, int64_t position, int64_t size, int advice)
-
-cdef extern from "<dirent.h>" nogil:
-    ctypedef struct DIR:
-        pass
-    struct dirent:
-        unsigned char d_type
-        char *d_name
-    int DT_REG
-    DIR *fdopendir(int descriptor)
-    dirent *readdir(DIR *folder)
-    int closedir(DIR *folder)
-    int dirfd(DIR *folder)
-
-cdef extern from "<sys/stat.h>" nogil:
-    struct Status "stat":
-        int64_t st_size
-    int fstatat(int folder, const char *name, Status *found, int flags)
-    int AT_SYMLINK_NOFOLLOW
-
-cdef extern from "<unistd.h>" nogil:
-    Py_ssize_t pread(int descriptor, void *into, size_t size, int64_t position)
 
 cdef enum:
     ENTRY_BYTES = 20
@@ -47,8 +45,9 @@ cdef enum:
 
 
 class Look(NamedTuple):
-    """What the files of a queue hold: their number; in the newest, the queue offset of the first entry whose record the
-    log has, and of the next one to be written; the newest entries."""
+    """The state of a queue's files. `files` is their number. `min_offset` is the queue offset of the first entry in the
+    newest file whose record the log has, `max_offset` that of the next entry to be written. `newest` has the newest
+    entries as stored."""
 
     files: int
     min_offset: int

@@ -12,6 +12,26 @@ from libc.stdio cimport snprintf
 from libc.string cimport memcmp, memcpy, strcmp
 from posix.unistd cimport close, lseek
 
+from engine.record.kernel.directory cimport (
+    DIR,
+    DT_DIR,
+    O_CLOEXEC,
+    O_DIRECTORY,
+    O_NOCTTY,
+    O_NOFOLLOW,
+    O_NONBLOCK,
+    O_RDONLY,
+    S_ISDIR,
+    Status,
+    closedir,
+    dirent,
+    dirfd,
+    fdopendir,
+    fstatat,
+    openat,
+    pread,
+    readdir,
+)
 from engine.record.kernel.layout cimport get_i32, get_i64
 
 cdef extern from *:
@@ -20,36 +40,7 @@ cdef extern from *:
     """
     void forget_errno()
 
-cdef extern from "<fcntl.h>" nogil:
-    int O_RDONLY, O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_NOCTTY
-    int openat(int folder, const char *name, int flags)
-
-cdef extern from "<dirent.h>" nogil:
-    ctypedef struct DIR:
-        pass
-    struct dirent:
-        unsigned char d_type
-        char *d_name
-    int DT_DIR
-    DIR *fdopendir(int descriptor)
-    dirent *readdir(DIR *folder)
-    int closedir(DIR *folder)
-    int dirfd(DIR *folder)
-
-cdef extern from "<sys/stat.h>" nogil:
-    struct timespec:
-        int64_t tv_sec
-        int64_t tv_nsec
-    struct Status "stat":
-        unsigned int st_mode
-        unsigned long st_nlink
-        int64_t st_size
-        timespec st_mtim
-    bint S_ISDIR(unsigned int mode)
-    int fstatat(int folder, const char *name, Status *found, int flags)
-
 cdef extern from "<unistd.h>" nogil:
-    Py_ssize_t pread(int descriptor, void *into, size_t size, int64_t position)
     int syncfs(int descriptor)
     int SEEK_DATA
 
@@ -127,9 +118,9 @@ cdef int64_t written_ns(Status *status) noexcept:
 
 
 def queue_stamps(int folder, bytes topic not None, dict extents not None, int64_t entry_bytes, int64_t file_bytes):
-    """What changes with the queues of a topic, whose folder is in an open one: two numbers for its folder, and for each
-    queue, of whose entries `extents` has the first one and the end, and for its files. No folder is listed: one changes
-    its time when a name in it comes or goes. FileNotFoundError: a queue's file is missing. OSError."""
+    """Sizes and times of the files and folders of a topic, which is below the open folder: they differ after any change
+    of its queues. `extents` has each queue's first entry and its end. The call lists no folder: a folder's time changes
+    when a name in it comes or goes. FileNotFoundError: a queue's file is missing. OSError."""
     cdef bytearray found = bytearray()
     cdef char[MOST_PATH] path
     cdef int64_t queue, start, end

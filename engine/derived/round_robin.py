@@ -1,7 +1,7 @@
-"""Sweep: a follower looks at all queues in turn, a few with each refresh, because no record names some changes.
+"""Round robin: a follower looks at all queues in turn, a few with each refresh, because no record names some changes.
 
 A writer that repairs a queue, cuts it or deletes its first files writes no record of that. So after each change of the
-store a sweep goes once through the queues in use.
+store a round goes once through the queues in use.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from itertools import islice
 
 Key = tuple[str, int]
 
-SWEPT_QUEUES = 16
+QUEUES_AT_A_TIME = 16
 """Number of queues in a part: about 1 ms of work."""
 
 
-class Sweep:
+class RoundRobin:
     """The turns of the queues. Thread safety: one caller at a time."""
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class Sweep:
         self._is_due = True
 
     def next_part(self, everything: Callable[[], Iterable[Key]]) -> list[Key]:
-        """The queues whose turn it is, a few; `everything` has all of them when a sweep begins."""
-        part = list(islice(self._rest, SWEPT_QUEUES))
+        """The queues whose turn it is, a few; `everything` has all of them when a round begins."""
+        part = list(islice(self._rest, QUEUES_AT_A_TIME))
         if not part and self._is_due:
             self._is_due = False
             self._rest = iter(everything())
-            part = list(islice(self._rest, SWEPT_QUEUES))
+            part = list(islice(self._rest, QUEUES_AT_A_TIME))
         self._is_running = bool(part)
         return part
