@@ -129,7 +129,7 @@ serving.serve_request(MountRequest(Path(sys.argv[1]), Path(sys.argv[2])), Report
 
 
 def test_a_signal_between_the_end_of_serving_and_the_closing_interrupts_neither(site: Site) -> None:
-    command = [sys.executable, "-c", IMPATIENT, site.store, site.mountpoint]
+    command: list[str | Path] = [sys.executable, "-c", IMPATIENT, site.store, site.mountpoint]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert f"closed {site.store}" in done.stderr
