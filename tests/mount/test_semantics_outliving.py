@@ -149,7 +149,7 @@ def test_a_request_that_daemons_die_of_is_refused(site: Site, queue: Path) -> No
     with opened(queue / "append@format=json", APPENDING) as descriptor:
         writer, outcome = in_thread(lambda: os.write(descriptor, SLOW_LINES))
         for _ in range(2):
-            kill_while_it_works(keeper, signal.SIGSEGV)
+            assert kill_while_it_works(keeper, signal.SIGSEGV, writer)
         writer.join(30)
         assert outcome == [errno.EIO]
         os.write(descriptor, b'{"body":"next"}\n')
