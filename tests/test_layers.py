@@ -151,7 +151,6 @@ MAY_IMPORT = {
         "options": set(),
         "mount_table": set(),
         "handover": set(),
-        "fleet": set(),
         "interface": {"options"},
         "accounts": {"interface"},
         "tree": {"accounts", "handover", "interface", "options"},

@@ -19,6 +19,7 @@ from engine.errors import FlushFailedError, NoDescriptorError, ObstructedError, 
 from engine.files.paths import (
     create_file,
     create_unnamed,
+    link,
     make_folder,
     open_file,
     open_folder,
@@ -28,7 +29,7 @@ from engine.files.paths import (
     unlink,
 )
 from engine.record.header import MAX_OFFSET
-from engine.record.kernel.folders import begin_writing, sync_filesystem
+from engine.record.kernel.folders import sync_filesystem
 
 Buffer = bytes | memoryview
 
@@ -73,10 +74,9 @@ class Disk:
 
     def write_again(self, descriptor: int, path: Path, position: int, size: int) -> None:
         """Make the next sync write bytes [position, position + size) as readers see them, even where the kernel holds
-        them for clean. The disk begins at once, so that the sync waits for less."""
+        them for clean."""
         with _naming(path):
             os.pwrite(descriptor, os.pread(descriptor, size, position), position)
-        begin_writing(descriptor, position, size)
 
     def sync_directory(self, path: Path) -> None:
         """Return when the names in a directory are on disk."""
@@ -237,6 +237,27 @@ def replace_file(path: Path, content: bytes | Sequence[Buffer], disk: Disk, prev
     disk.sync_directory(path.parent)
 
 
+def extend_file(path: Path, previous: Path, position: int, content: bytes, disk: Disk) -> None:
+    """As `replace_file`, where the file at `previous` has the new content up to byte `position`, and is no longer than
+    it: only `content`, the rest, is written there. Then the two exchange their names.
+
+    OSError: `path` has the old or the new content; the rest of `previous` may be lost. Also for a `previous` with
+    several names, because another program keeps its content, and where a file can't have several.
+    """
+    if os.stat(previous).st_nlink > 1:
+        raise OSError(errno.EMLINK, os.strerror(errno.EMLINK), str(previous))
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    link(path, temporary)  # so that the path has a whole file at any moment
+    try:
+        append_durably(previous, content, disk, position)
+        rename(previous, path)
+        rename(temporary, previous)
+    except OSError:
+        unlink(temporary)
+        raise
+    disk.sync_directory(path.parent)
+
+
 def write_durably(path: Path, content: bytes | Sequence[Buffer], disk: Disk) -> None:
     """Make, write and sync a file; its name becomes durable with its directory. FileExistsError, OSError."""
     descriptor = create_file(path)
@@ -269,12 +290,14 @@ def write_own_content(path: Path, content: bytes, disk: Disk) -> None:
     replace_file(path, content, disk)
 
 
-def append_durably(path: Path, addition: bytes, disk: Disk) -> None:
-    """Write and sync `addition` behind the bytes of an existing file. OSError: part of it may be there."""
+def append_durably(path: Path, addition: bytes, disk: Disk, position: int | None = None) -> None:
+    """Write and sync `addition` behind the first `position` bytes of an existing file, None: behind all. OSError: part
+    of it may be there."""
     descriptor = open_file(path, os.O_RDWR)
     try:
-        with open(descriptor, "ab", closefd=False) as end:
-            end.write(addition)
+        with open(descriptor, "r+b", closefd=False) as file:
+            file.seek(*(position, os.SEEK_SET) if position is not None else (0, os.SEEK_END))
+            file.write(addition)
         disk.sync(descriptor, path)
     finally:
         os.close(descriptor)

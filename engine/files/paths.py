@@ -229,6 +229,12 @@ def rename(source: Path, target: Path) -> None:
         os.replace(name, new_name, src_dir_fd=here, dst_dir_fd=there)
 
 
+def link(source: Path, target: Path) -> None:
+    """Give the file at `source` a second name, in its folder. FileExistsError, OSError."""
+    with _folder_of(source) as (folder, name):
+        os.link(name, target.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+
+
 def unlink(path: Path) -> None:
     """Remove a name that is not a folder's; a missing name is no error. OSError."""
     with suppress(FileNotFoundError), _folder_of(path) as (folder, name):

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import ConfigFileError, ObstructedError
-from engine.files.disk import Buffer, Disk, is_whole_number, make_directory, replace_file
+from engine.files.disk import Buffer, Disk, extend_file, is_whole_number, make_directory, replace_file
 from engine.files.paths import is_refused_read, open_file, read_file
 from engine.record.header import MAX_OFFSET
 
@@ -97,13 +97,24 @@ def replace_config(path: Path, text: Sequence[Buffer], disk: Disk, written: Vers
 
     Between the two renames only the backup is there, which is read then.
     """
-    if sum(map(len, text)) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"it would have more than {MOST_BYTES:,} bytes, and not be read again", str(path))
+    _require_size(path, sum(map(len, text)))
     for directory in make_directory(path.parent):
         disk.sync_directory(directory)
     is_kept = (written is not None and version_of(path) == written) or _is_kept(path, disk)
     replace_file(path, text, disk, backup_of(path) if is_kept else None)
     return version_of(path)
+
+
+def extend_config(path: Path, position: int, text: bytes, disk: Disk) -> Version:
+    """As `replace_config`, by the backup with `text` from byte `position` on: see `extend_file`. OSError."""
+    _require_size(path, position + len(text))
+    extend_file(path, backup_of(path), position, text, disk)
+    return version_of(path)
+
+
+def _require_size(path: Path, size_bytes: int) -> None:
+    if size_bytes > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"it would have more than {MOST_BYTES:,} bytes, and not be read again", str(path))
 
 
 def _is_kept(path: Path, disk: Disk) -> bool:

@@ -27,7 +27,14 @@ from engine.files.disk import Buffer, Disk, is_whole_number
 from engine.record.multi_dispatch import can_have_queues
 from engine.record.record import topic_problem
 from engine.settings.config import Clock
-from engine.settings.config_file import Version, next_version, read_config, replace_config, version_of
+from engine.settings.config_file import (
+    Version,
+    extend_config,
+    next_version,
+    read_config,
+    replace_config,
+    version_of,
+)
 
 MAX_QUEUES = 1_024
 MOST_QUEUES = 16_384
@@ -35,6 +42,8 @@ MOST_QUEUES = 16_384
 MOST_TOLD = 100
 MOST_PIECES = 64
 """Pieces in which the text of the entries is kept. They are joined rarely, because that copies some megabytes."""
+MOST_READS = 10
+"""Attempts to read a file that is replaced meanwhile."""
 MOST_PERMISSION = (1 << 31) - 1
 DEFAULT_QUEUES = 16  # RocketMQ's, where an entry does not say
 READ_AND_WRITE = 6
@@ -66,8 +75,9 @@ class TopicConfig:
 class TopicTable:
     """The topics of topics.json. Each change is on disk when the method returns; after an error it is not made.
 
-    A change parses and encodes only the entries that it changes. The file is written whole, because brokers read it.
-    Thread safety: any thread; readers see each change as a whole.
+    A change parses and encodes only the entries that it changes. Brokers read the file, so it is whole at any moment.
+    A change that only adds entries, like the two before it, writes what the backup lacks, and the two files exchange
+    their names. Any other change writes a new file. Thread safety: any thread; readers see each change as a whole.
     """
 
     def __init__(self, path: Path, disk: Disk, clock: Clock) -> None:
@@ -88,6 +98,10 @@ class TopicTable:
         self._version: Version | None = None
         self._written: Version | None = None
         """`_version`, if this process wrote the file."""
+        self._end = 0
+        """Position behind the last entry of that file; 0 without one."""
+        self._missing = b""
+        """The last entries of that file: its other text up to `_end` is the backup's, too. Empty: it is not."""
         self.removals = 0
         """Changes after another process has removed topics or queues."""
         self.problem: ConfigFileError | None = None
@@ -108,12 +122,11 @@ class TopicTable:
         If it can't be parsed, the known topics are kept, because it may be incomplete during a write.
         """
         with self._lock:
-            version = version_of(self._path)
-            if version == self._version:
+            if version_of(self._path) == self._version:
                 return False
             before = self._topics
             try:
-                content = read_config(self._path)
+                version, content = self._read()
             except ConfigFileError as error:
                 self.problem = error.with_traceback(None)  # a traceback would keep the callers' maps alive
                 return False
@@ -121,6 +134,16 @@ class TopicTable:
             self._take(content)
             self.removals += any(config.queues > self._queues_of(topic) for topic, config in before.items())
             return self._topics != before
+
+    def _read(self, attempts: int = MOST_READS) -> tuple[Version, dict[str, Any]]:
+        """The file's version before it was read, and its content. ConfigFileError."""
+        version = version_of(self._path)
+        try:
+            return version, read_config(self._path)
+        except ConfigFileError:
+            if attempts == 1 or version_of(self._path) == version:
+                raise
+            return self._read(attempts - 1)  # its writer made it the backup meanwhile, and extended that
 
     def _take(self, content: dict[str, Any]) -> None:
         """Use the content of the file from now on."""
@@ -186,7 +209,8 @@ class TopicTable:
             if topic in self._entries:
                 lines = _exchanged(lines, _line(topic, known), _line(topic, entries[topic]))
         new = [_line(topic, entry) for topic, entry in entries.items() if topic not in self._entries]
-        self._write([*lines, b"".join(new)])
+        added = b"".join(new)
+        self._write([*lines, added], added if len(new) == len(entries) else b"")
         configs = _configs(entries)
         self._topics |= configs
         self._entries |= entries
@@ -202,18 +226,41 @@ class TopicTable:
             self._lines = [b"".join(self._lines)]
         return self._lines
 
-    def _write(self, lines: list[bytes]) -> None:
-        """Replace the file by one with these entries. OSError: the old one is there."""
+    def _write(self, lines: list[bytes], added: bytes = b"") -> None:
+        """Replace the file by one with these entries: the old ones and then `added`, if that is not empty. OSError: the
+        old file is there."""
         content = {**self._content, TABLE: {}}
-        content["dataVersion"] = next_version(content.get("dataVersion"), self._clock())
+        version = next_version(content.pop("dataVersion", None), self._clock())
+        content["dataVersion"] = version  # at the end: nothing before new entries changes
+        if not self._is_extended(content, added):
+            self._replace(content, lines, added)
+        self._content, self._lines, self._version = content, lines, self._written
+
+    def _is_extended(self, content: dict[str, Any], added: bytes) -> bool:
+        """Make the backup the file, with what it lacks. False: it is not known that it can be, or it was refused."""
+        if not (added and self._missing) or version_of(self._path) != self._written:
+            return False
+        *_, entries, end = _text(content, [added])
+        text = b"".join([b",", self._missing, entries, end])
         try:
-            written = replace_config(self._path, _text(content, lines), self._disk, self._written)
+            self._written = extend_config(self._path, self._end - len(self._missing), text, self._disk)
+        except (StoreError, OSError):
+            return False
+        self._end, self._missing = self._end + len(added), added
+        return True
+
+    def _replace(self, content: dict[str, Any], lines: list[bytes], added: bytes) -> None:
+        before, text = self._written, _text(content, lines)
+        try:
+            self._written = replace_config(self._path, text, self._disk, before)
         except (StoreError, OSError):
             self._written = None
             with suppress(StoreError, OSError):  # the new file may have replaced the old one already
                 replace_config(self._path, _text(self._content, self._encoded()), self._disk)
             raise
-        self._content, self._lines, self._version, self._written = content, lines, written, written
+        is_kept = before is not None and self._written[1] == before[0] and self._end
+        self._missing = added if is_kept else b""
+        self._end = sum(map(len, text[:-1]))
 
 
 def refuse_topics(errors: Iterable[TopicError | None]) -> None:

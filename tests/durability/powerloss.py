@@ -188,6 +188,9 @@ class Workload:
             if not store.has_queue(topic, 0) and not (topic == DOOMED and self.ledger.promise.deleting):
                 store.create_topic(topic, QUEUES)
                 self.ledger.promised(topics=self.ledger.promise.topics | {topic})
+        for topic in (f"made-{count}" for count in range(len(store.topics()), len(store.topics()) + 4)):
+            store.create_topic(topic, QUEUES)
+            self.ledger.promised(topics=self.ledger.promise.topics | {topic})
         acts = [self._put, self._put, self._put, self._batch, self._lines, self._wait, self._wait, self._flush]
         acts.append(self._attack)
         for _ in range(rounds):

@@ -24,22 +24,22 @@ class FullDisk(Disk):
 
 
 class NotingDisk(Disk):
-    """Notes a file's content each time its name is synced, if its bytes were synced before."""
+    """Notes a file's content, as it was synced last, each time its name is synced."""
 
     def __init__(self, path: Path) -> None:
         self.durable: list[bytes] = []
         """The content of the file after a power cut: the last one noted."""
         self._path = path
-        self._synced: set[tuple[int, int]] = set()
+        self._synced: dict[tuple[int, int], bytes] = {}
 
     def sync(self, descriptor: int, path: Path) -> None:
         super().sync(descriptor, path)
         found = os.fstat(descriptor)
-        self._synced.add((found.st_dev, found.st_ino))
+        self._synced[found.st_dev, found.st_ino] = os.pread(descriptor, found.st_size, 0)
 
     def sync_directory(self, path: Path) -> None:
         super().sync_directory(path)
         if path == self._path.parent and self._path.exists():
             found = self._path.stat()
             if (found.st_dev, found.st_ino) in self._synced:
-                self.durable.append(self._path.read_bytes())
+                self.durable.append(self._synced[found.st_dev, found.st_ino])

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import ConfigFileError, IllegalTopicError, TopicError, TopicExistsError, TopicsRefusedError
-from engine.files.disk import Disk
-from engine.files.paths import rename
+from engine.files.disk import Disk, extend_file
+from engine.files.paths import link, rename
 from engine.settings import config_file, topics_file
-from engine.settings.config_file import backup_of, next_version
+from engine.settings.config_file import backup_of, next_version, read_config
 from engine.settings.topics_file import MAX_QUEUES, TopicTable
 from tests.engine.disks import NotingDisk
 from tests.engine.storetools import HastyDisk
@@ -214,7 +214,7 @@ def test_topics_that_only_a_broker_can_make_are_read_and_not_made(path: Path) ->
 def test_a_topic_is_on_disk_when_the_call_returns(path: Path) -> None:
     disk = NotingDisk(path)
     topics = table(path, disk)
-    for topic in ("orders", "bills"):
+    for topic in ("orders", "bills", "refunds", "returns"):
         topics.create({topic: 4})
         assert topic in json.loads(disk.durable[-1])["topicConfigTable"]
 
@@ -234,15 +234,15 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return counted
 
-    for name in ("_parse_entry", "_line", "replace_config", "read_config"):
+    for name in ("_parse_entry", "_line", "replace_config", "extend_config", "read_config"):
         monkeypatch.setattr(topics_file, name, counting(name, getattr(topics_file, name)))
     return calls
 
 
-def fill(path: Path, topics: int) -> TopicTable:
+def fill(path: Path, topics: int, disk: Disk | None = None) -> TopicTable:
     """A table that was read from a file with so many topics, and changed once."""
     table(path).create({f"topic-{number}": 4 for number in range(topics)})
-    made = table(path)
+    made = table(path, disk)
     made.create({"first": 1})
     return made
 
@@ -289,13 +289,73 @@ def test_a_batch_is_one_write(path: Path, counted: Counter[str]) -> None:
     assert not counted
 
 
+@pytest.mark.parametrize("topics", [10, 1_000])
+def test_a_new_topic_writes_what_is_new_however_many_topics_there_are(
+    path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch, topics: int
+) -> None:
+    disk, texts = Counting(), list[bytes]()
+    made = fill(path, topics, disk)
+    made.create({"second": 4})
+
+    def noting(path: Path, previous: Path, position: int, content: bytes, disk: Disk) -> None:
+        texts.append(content)
+        extend_file(path, previous, position, content, disk)
+
+    monkeypatch.setattr(config_file, "extend_file", noting)
+    for number in range(5):
+        counted.clear()
+        disk.calls.clear()
+        files, size = {path.stat().st_ino, backup_of(path).stat().st_ino}, path.stat().st_size
+        made.create({f"new-{number}": 4})
+        assert len(texts.pop()) < 600
+        assert path.stat().st_size > size
+        assert {path.stat().st_ino, backup_of(path).stat().st_ino} == files
+        assert (counted["extend_config"], counted["replace_config"]) == (1, 0)
+        assert disk.calls == {"sync": 1, "sync_directory": 1}
+        assert table(path).names() == made.names()
+
+
+class Counting(Disk):
+    """Counts the syncs."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+
+    def sync(self, descriptor: int, path: Path) -> None:
+        self.calls["sync"] += 1
+
+    def sync_directory(self, path: Path) -> None:
+        self.calls["sync_directory"] += 1
+
+
+def extended(path: Path, disk: Disk | None = None) -> TopicTable:
+    """A table whose last change was written to the backup, and made it the file."""
+    made = fill(path, 10, disk)
+    made.create({"second": 4})
+    made.create({"third": 4})
+    return made
+
+
+@pytest.mark.parametrize("change", ["more queues", "a deleted topic"])
+def test_after_another_change_the_next_new_topic_writes_the_file_whole(
+    path: Path, counted: Counter[str], change: str
+) -> None:
+    made = extended(path)
+    make, _ = CHANGES[change]
+    make(made)
+    for topic in ("next", "later"):
+        made.create({topic: 4})
+    assert (counted["replace_config"], counted["extend_config"]) == (1 + 2 + 2, 1 + 1)
+    assert made.names() == table(path).names()
+
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
     max_leaves=6,
 )
 NESTED = st.sampled_from([{}, [], {"message.type": "FIFO"}, {"a": {"b": [1, {}]}}, [[2, "\n\t}"]], "{}"])
-TOPICS = st.sampled_from(["a", "b", "%RETRY%g"])
+TOPICS = st.sampled_from(["a", "b", "c", "d", "e", "%RETRY%g"])
 ENTRY = st.fixed_dictionaries(
     {"readQueueNums": st.integers(0, 9), "writeQueueNums": st.integers(0, 9)},
     optional={"perm": st.sampled_from([2, 4, 6, "6"]), "attributes": VALUES | NESTED},
@@ -327,6 +387,7 @@ def test_the_file_is_what_a_whole_encoding_writes(content: dict[str, Any], chang
             if path.read_bytes() != before:
                 content = changed(content, topic, queues)
                 assert path.read_bytes() == json.dumps(content, indent="\t").encode()
+                assert backup_of(path).read_bytes() == before
         again = table(path, HastyDisk())
         assert [topics.get(topic) for topic in topics.names()] == [again.get(topic) for topic in again.names()]
         assert (topics.problems(), topics.unwritable) == (again.problems(), again.unwritable)
@@ -343,7 +404,8 @@ def changed(content: dict[str, Any], topic: str, queues: int) -> dict[str, Any]:
     else:
         del entries[topic]
     version = next_version(content.get("dataVersion"), 1_800_000_000_000)
-    return {**content, "topicConfigTable": entries, "dataVersion": version}
+    others = {name: value for name, value in content.items() if name != "dataVersion"}
+    return {**others, "topicConfigTable": entries, "dataVersion": version}
 
 
 # all or none
@@ -480,3 +542,110 @@ def test_the_backup_is_read_between_the_two_renames(path: Path, monkeypatch: pyt
     assert again.names() == ["old"]
     again.create({"new": 4})
     assert table(path).names() == ["new", "old"]
+
+
+# a new topic in place of what the backup lacks
+
+STEPS = ("link", "sync", "rename to topics.json", "rename to topics.json.bak", "sync_directory")
+
+
+class StoppingDisk(Disk):
+    """Raises an error at one of the steps of a change, once; `step` is set after the first changes."""
+
+    def __init__(self, error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.step = ""
+        self._error = error
+        for call in (link, rename):
+            monkeypatch.setattr(f"engine.files.disk.{call.__name__}", self._stopping(call))
+
+    def _stopping(self, call: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
+        def stopping(source: Path, target: Path) -> None:
+            self._stop_at(call.__name__, f"{call.__name__} to {target.name}")
+            call(source, target)
+
+        return stopping
+
+    def _stop_at(self, *names: str) -> None:
+        if self.step in names:
+            self.step = ""
+            raise self._error
+
+    def sync(self, descriptor: int, path: Path) -> None:
+        self._stop_at("sync")
+        super().sync(descriptor, path)
+
+    def sync_directory(self, path: Path) -> None:
+        self._stop_at("sync_directory")
+        super().sync_directory(path)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_process_that_is_killed_while_it_makes_a_topic_leaves_a_whole_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    disk = StoppingDisk(Killed(), monkeypatch)
+    topics = extended(path, disk)
+    known = topics.names()
+    disk.step = step
+    with pytest.raises(Killed):
+        topics.create({"new": 4})
+    assert disk.step == ""
+    assert written(path)["topicConfigTable"].keys() - {"new"} == set(known)
+    after = table(path)
+    after.ensure("new", 4)
+    for topic in ("newer", "newest"):
+        after.create({topic: 4})
+    assert after.names() == table(path).names() == sorted([*known, "new", "newer", "newest"])
+    assert sorted(file.name for file in path.parent.iterdir()) == ["topics.json", "topics.json.bak"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_where_the_disk_refuses_to_exchange_the_files_a_new_one_is_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    disk = StoppingDisk(OSError(errno.EPERM, "refused"), monkeypatch)
+    topics = extended(path, disk)
+    disk.step = step
+    before = topics.names()
+    for topic in ("new", "newer", "newest"):
+        topics.create({topic: 4})
+        assert topics.names() == table(path).names()
+    assert disk.step == ""
+    assert topics.names() == sorted([*before, "new", "newer", "newest"])
+
+
+def test_files_that_another_process_wrote_are_not_extended(path: Path) -> None:
+    for file in (path, backup_of(path)):
+        topics = extended(path)
+        file.write_text(VERSION_4)
+        topics.create({"new": 4})
+        assert topics.names() == table(path).names()
+        assert backup_of(path).read_text() == VERSION_4 or file != path
+        path.unlink()
+        backup_of(path).unlink()
+
+
+def test_a_backup_with_another_name_keeps_its_content(path: Path, tmp_path: Path) -> None:
+    topics = extended(path)
+    (tmp_path / "saved").hardlink_to(path)
+    before = path.read_bytes()
+    for topic in ("new", "newer", "newest"):
+        topics.create({topic: 4})
+        assert topics.names() == table(path).names()
+    assert (tmp_path / "saved").read_bytes() == before
+
+
+def test_a_reader_reads_again_what_was_changed_while_it_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topics = extended(path)
+    reads: list[dict[str, Any]] = []
+
+    def read_meanwhile(file: Path) -> dict[str, Any]:
+        if not reads:
+            topics.create({"new": 4})
+            reads.append({})
+            raise ConfigFileError(file, "cut")
+        return read_config(file)
+
+    monkeypatch.setattr(topics_file, "read_config", read_meanwhile)
+    reader = table(path)
+    assert (reader.names(), reader.problem) == (topics.names(), None)
