@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -238,6 +239,29 @@ class MessageNames(NamedTuple):
         """Rows [start, end), as views."""
         rows = slice(start, end)
         return MessageNames(self.names[rows], self.inodes[rows], self.next_positions[rows], self.template)
+
+
+class ListedNames(NamedTuple):
+    """A run of names in a listing of names alone, as columns: no Attributes per name."""
+
+    names: Sequence[bytes]
+    inodes: Array
+    """int64, shape (n,): the numbers that stat shows."""
+    modes: Array
+    """int64, shape (n,): file types."""
+    next_positions: Array
+    """int64, shape (n,): position from which a listing continues after each."""
+
+    def rows(self, start: int, end: int) -> ListedNames:
+        """Rows [start, end)."""
+        rows = slice(start, end)
+        return ListedNames(self.names[rows], self.inodes[rows], self.modes[rows], self.next_positions[rows])
+
+    def where(self, wanted: Sequence[bool]) -> ListedNames:
+        """The rows that are wanted."""
+        rows = np.flatnonzero(wanted)
+        names = list(compress(self.names, wanted))
+        return ListedNames(names, self.inodes[rows], self.modes[rows], self.next_positions[rows])
 
 
 class FilesystemSpace(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.fuse.protocol import ATTRIBUTES_FORMAT, DIRENT, ENTRY_FORMAT, NS_PER_S, entry_fields
-from fsstore.interface import BLOCK_BYTES, Attributes, DirectoryEntry, MessageColumns, MessageNames
+from fsstore.interface import BLOCK_BYTES, Attributes, DirectoryEntry, ListedNames, MessageColumns, MessageNames
 
 _ENTRY = Struct("=" + ENTRY_FORMAT)
 _INODE = Struct("=Q")
@@ -47,6 +47,8 @@ NAMES = np.dtype(_NAME)
 """A message in a listing of names."""
 ENTRIES = np.dtype(_ATTRIBUTES + _NAME)
 """A message in a listing with attributes."""
+HEAD_WORDS = 3
+"""Words of 8 bytes before a name: inode; next position; length of the name in the lower half, type in the upper."""
 assert (NAMES.itemsize, ENTRIES.itemsize) == (48, _ENTRY.size + 48)
 
 
@@ -87,6 +89,24 @@ def _packed(entries: Sequence[DirectoryEntry], size: int, before: Callable[[Attr
             break
         parts.append(part)
     return b"".join(parts), len(parts)
+
+
+def listed_names(columns: ListedNames, size: int) -> tuple[bytes, int]:
+    """As `names_of`, of columns."""
+    lengths = np.fromiter(map(len, columns.names), np.int64, len(columns.names))
+    words = HEAD_WORDS + (lengths + 7 >> 3)
+    ends = words.cumsum()
+    count = int(ends.searchsorted(size >> 3, side="right"))
+    rows, starts = np.zeros(ends[count - 1] if count else 0, np.int64), (ends - words)[:count]
+    rows[starts] = columns.inodes[:count]
+    rows[starts + 1] = columns.next_positions[:count]
+    rows[starts + 2] = (columns.modes >> 12 << 32 | lengths)[:count]
+    of_name = np.ones(len(rows), bool)
+    for word in range(HEAD_WORDS):
+        of_name[starts + word] = False
+    padded = b"".join([name + _PADDING[len(name) & 7] for name in columns.names[:count]])
+    rows[of_name] = np.frombuffer(padded, np.int64)
+    return rows.tobytes(), count
 
 
 def message_names(columns: MessageNames) -> np.ndarray[Any, Any]:

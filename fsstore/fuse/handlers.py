@@ -39,7 +39,7 @@ from fsstore.fuse.protocol import (
 from fsstore.fuse.request_log import MOST_PATH_CHARACTERS, below
 from fsstore.fuse.session import Channel, Handler
 from fsstore.handover.requests import RESENT, RequestJournal
-from fsstore.interface import AT_END, FilesystemError, MessageColumns, MessageNames, SlowWork, WorkKind
+from fsstore.interface import AT_END, FilesystemError, ListedNames, MessageColumns, MessageNames, SlowWork, WorkKind
 from fsstore.tree.drop import WAIT_S, SetattrRequest
 from fsstore.tree.inodes import COMPUTED
 from fsstore.tree.listing import MOST_DESCRIBED
@@ -309,10 +309,11 @@ class RequestHandlers:
                     raise
                 break  # the next request waits for it
             if not isinstance(batch, list):
-                rows = message_rows(batch, room // row_bytes)
-                part, count = rows.tobytes(), len(rows)
+                part, count = packed_columns(batch, room)
                 if count:
                     position = int(batch.next_positions[count - 1])
+                if count < len(batch.names):
+                    room = 0
             else:
                 part, count = (dirents.entries_of if with_attributes else dirents.names_of)(batch, room)
                 for entry in batch[:count]:
@@ -458,6 +459,15 @@ class JournaledHandlers(RequestHandlers):
             self._core.handles.keep(self._handle, unique & ~RESENT, 0)
             self._journal.done(unique, physical_end)
         super()._finish(unique, physical_end, reply)
+
+
+def packed_columns(batch: MessageColumns | MessageNames | ListedNames, room: int) -> tuple[bytes, int]:
+    """As many names of a batch as fit into `room` bytes, packed, and their number."""
+    if isinstance(batch, ListedNames):
+        return dirents.listed_names(batch, room)
+    most = room // (dirents.NAMES if isinstance(batch, MessageNames) else dirents.ENTRIES).itemsize
+    rows = message_rows(batch, most)
+    return rows.tobytes(), len(rows)
 
 
 def message_rows(batch: MessageColumns | MessageNames, most: int) -> np.ndarray[Any, Any]:

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import lru_cache, partial
-from typing import cast
+from itertools import chain, compress
+from typing import NamedTuple, cast
+
+import numpy as np
 
 from engine import MAX_QUEUES, Queue, TopicNotFoundError
-from fsstore.interface import Attributes, FilesystemError, OpenedDirectory, WorkKind
+from fsstore.interface import Attributes, FilesystemError, ListedNames, OpenedDirectory, WorkKind
 from fsstore.tree.append import AppendFile
 from fsstore.tree.computed_links import KeysDirectory, look_up_queue_link, register_links
-from fsstore.tree.deferred import in_thread
+from fsstore.tree.deferred import deferred, in_thread
 from fsstore.tree.drop import DROP, DropBoxes
-from fsstore.tree.inodes import Maker, NodeKey, shown_append_inode, shown_stream_inode, shown_topic_inode
-from fsstore.tree.listing import Listing, QueueListing
+from fsstore.tree.inodes import (
+    Maker,
+    NodeKey,
+    shown_append_inode,
+    shown_stream_inode,
+    shown_stream_inodes,
+    shown_topic_inode,
+    shown_topic_inodes,
+)
+from fsstore.tree.listing import Batch, Listing, NamesListing, QueueListing
 from fsstore.tree.messages import MessageFiles
 from fsstore.tree.names import (
     APPEND,
     MAX_QUEUE_OFFSET,
     PLAIN_APPEND,
     Frame,
-    can_be_name,
     from_name,
     never_exists,
     parse_append,
     parse_queue,
     parse_topic,
+    possible_names,
     to_name,
 )
 from fsstore.tree.nodes import NOT_CACHED, Context, Directory, Node, not_found
@@ -133,6 +144,14 @@ def refused_creation(context: Context, name: bytes) -> FilesystemError:
     return not_found() if is_append else context.refusal("no file is made here: drop it in drop/, or write to append")
 
 
+class Members(NamedTuple):
+    """Names in the root."""
+
+    names: Sequence[bytes]
+    topics_as_streams: Set[bytes]
+    """Topics whose names end as those of streams."""
+
+
 class RootDirectory(Directory):
     """Topics, and `@…` directories for everything else."""
 
@@ -165,15 +184,6 @@ class RootDirectory(Directory):
             return self._tree.topic(topic).attributes()
         return self._name_of_stream(topic.removesuffix(".log"))
 
-    def describe_name(self, name: bytes) -> Attributes:
-        """No topic is looked up for it, so that a listing of thousands makes nothing that stays."""
-        if name in self._special:
-            return self._special[name].attributes()
-        topic = from_name(name)
-        if self._context.store.has_topic(topic):
-            return self._context.attribute_factory.name_of_directory(shown_topic_inode(topic))
-        return self._name_of_stream(topic.removesuffix(".log"))
-
     def _name_of_stream(self, topic: str) -> Attributes:
         """A topic's stream is listed by its name only: the kernel looks it up each time. ENOENT."""
         if not self._context.store.has_topic(topic):
@@ -181,13 +191,38 @@ class RootDirectory(Directory):
         return self._context.attribute_factory.name_of_file(shown_stream_inode(topic, None, 0))
 
     def names(self) -> Sequence[bytes]:
+        return self.members().names
+
+    def members(self) -> Members:
+        """The names to list, in order."""
         topics = [name for name in map(to_name, self._context.store.topics()) if name not in self._special]
-        taken = {name for name in topics if name.endswith(STREAM_SUFFIX)}.union(self._special)
-        names = list(self._special)
-        for topic in topics:
-            log = topic + STREAM_SUFFIX
-            names += filter(can_be_name, (topic,) if log in taken else (topic, log))
-        return names
+        streams = [topic + STREAM_SUFFIX for topic in topics]
+        taken = {topic for topic in topics if topic.endswith(STREAM_SUFFIX)}
+        if taken:
+            streams = [b"" if stream in taken else stream for stream in streams]
+        pairs = list(chain.from_iterable(zip(topics, streams, strict=True)))
+        return Members([*self._special, *possible_names(pairs)], taken)
+
+    def opendir(self) -> tuple[Listing, OpenedDirectory]:
+        return RootListing(self, self._context), NOT_CACHED
+
+    def listed(self, members: Members) -> ListedNames:
+        """The members, as a listing of names alone shows them."""
+        names, factory = members.names, self._context.attribute_factory
+        special = [self._special[name].attributes() for name in names[: len(self._special)]]
+        pairs = names[len(special) :]
+        taken = members.topics_as_streams
+        is_stream = np.array([name.endswith(STREAM_SUFFIX) and name not in taken for name in pairs], bool)
+        inodes = np.empty(len(pairs), np.int64)
+        inodes[~is_stream] = shown_topic_inodes(compress(pairs, ~is_stream))
+        inodes[is_stream] = shown_stream_inodes(name[: -len(STREAM_SUFFIX)] for name in compress(pairs, is_stream))
+        modes = np.where(is_stream, factory.name_of_file(0).mode, factory.name_of_directory(0).mode)
+        return ListedNames(
+            names,
+            np.concatenate(([one.st_ino for one in special], inodes)),
+            np.concatenate(([one.mode for one in special], modes)),
+            np.arange(1, len(names) + 1),
+        )
 
     def mkdir(self, name: bytes) -> None:
         self._context.must_be_writable()
@@ -203,6 +238,41 @@ class RootDirectory(Directory):
         topic = parse_topic(name).name
         found = self.lookup(topic)
         return found if topic == name else found._replace(entry_timeout=0)
+
+
+class RootListing(NamesListing):
+    """The root. A listing of names alone makes no object for a name: there may be thousands of topics."""
+
+    def __init__(self, root: RootDirectory, context: Context) -> None:
+        super().__init__(root, context.memory)
+        self._root = root
+        self._store = context.store
+        self._members = Members((), set())
+        self._listed: ListedNames | None = None
+        self._as_of = 0
+        """When `_listed` was right, as `MessageStore.topics_removed` counts."""
+
+    def read(self, position: int, limit: int, *, with_attributes: bool = True) -> Batch:
+        if with_attributes:
+            return super().read(position, limit)
+        self._begin(position)
+        listed = self._present()
+        first = int(listed.next_positions.searchsorted(position, side="right"))
+        return listed.rows(first, first + limit) if first < len(listed.names) else []
+
+    def _collected(self) -> Sequence[bytes]:
+        self._as_of, self._listed = self._store.topics_removed, None
+        self._members = deferred(self._root.members, self)
+        return self._members.names
+
+    def _present(self) -> ListedNames:
+        """The names that were not removed since."""
+        listed = self._listed or self._root.listed(self._members)
+        if self._as_of != self._store.topics_removed:
+            self._as_of, present = self._store.topics_removed, set(self._root.names())
+            listed = listed.where([name in present for name in listed.names])
+        self._listed = listed
+        return listed
 
 
 class TopicDirectory(Directory):

@@ -25,13 +25,15 @@ import errno
 import hashlib
 import zlib
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Hashable, Mapping, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Set
 from dataclasses import astuple, is_dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+
 from fsstore.accounts import Accounts, Resource
 from fsstore.handover.nodes import NodeRecords, NodeText
-from fsstore.interface import ROOT_INODE, FilesystemError
+from fsstore.interface import ROOT_INODE, Array, FilesystemError
 
 MESSAGE = 1 << 62
 KEY_LINK = 1 << 61
@@ -40,6 +42,7 @@ COMPUTED = MATCH_LINK
 """Inodes from here on are computed from a physical offset."""
 SHOWN_APPEND = 1 << 59
 SHOWN_STREAM = 1 << 58
+_EMPTY_DIGEST = hashlib.blake2b(digest_size=8)
 PHYSICAL_OFFSET_MASK = MATCH_LINK - 1
 
 
@@ -82,9 +85,30 @@ def shown_report_inode(path: str) -> int:
     return _shown_as(path)
 
 
+def shown_topic_inodes(names: Iterable[bytes]) -> Array:
+    """`shown_topic_inode` of topics with these names: int64 (n,)."""
+    return _shown_inodes(names, b"/")
+
+
+def shown_stream_inodes(topics: Iterable[bytes]) -> Array:
+    """`shown_stream_inode` of the streams of topics with these names: int64 (n,)."""
+    return _shown_inodes(topics, b"/None/0")
+
+
+def _shown_inodes(names: Iterable[bytes], ending: bytes) -> Array:
+    digests = np.frombuffer(b"".join([_digest(name + ending) for name in names]), ">i8")
+    return digests.astype(np.int64) & SHOWN_STREAM - 1 | SHOWN_STREAM
+
+
 def _shown_as(path: str) -> int:
-    digest = hashlib.blake2b(path.encode(errors="surrogateescape"), digest_size=8).digest()
+    digest = _digest(path.encode(errors="surrogateescape"))
     return SHOWN_STREAM | int.from_bytes(digest) & SHOWN_STREAM - 1
+
+
+def _digest(text: bytes) -> bytes:
+    digest = _EMPTY_DIGEST.copy()  # two thirds of what making a new one takes
+    digest.update(text)
+    return digest.digest()
 
 
 class NodeKey(NamedTuple):

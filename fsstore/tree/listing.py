@@ -20,6 +20,7 @@ from fsstore.interface import (
     Attributes,
     DirectoryEntry,
     FilesystemError,
+    ListedNames,
     MessageColumns,
     MessageNames,
     SlowWork,
@@ -29,7 +30,7 @@ from fsstore.tree.deferred import deferred
 from fsstore.tree.inodes import MESSAGE, ComputedInodes
 from fsstore.tree.memory_budget import Holding, MemoryBudget, Purpose
 
-Batch: TypeAlias = MessageColumns | MessageNames | list[DirectoryEntry]
+Batch: TypeAlias = MessageColumns | MessageNames | ListedNames | list[DirectoryEntry]
 
 NAME_BYTES = 96
 """Memory for a name, about."""
@@ -45,7 +46,7 @@ class Listing:
     def read(self, position: int, limit: int, *, with_attributes: bool) -> Batch:
         """Up to `limit` entries after `position`; an empty list at the end. Position 0 starts again.
 
-        Where there may be millions of messages, they are returned as names alone unless `with_attributes`.
+        Where there may be very many, they are returned as names alone unless `with_attributes`.
         """
         raise NotImplementedError
 
@@ -63,8 +64,6 @@ class Described(Protocol):
 
     def describe(self, name: bytes) -> Attributes: ...
 
-    def describe_name(self, name: bytes) -> Attributes: ...
-
 
 class NamesListing(Listing):
     """The names of a directory when the listing began, without those that were removed since."""
@@ -75,15 +74,18 @@ class NamesListing(Listing):
         self._names: Sequence[bytes] = ()
         self._resumes = False
 
-    def read(self, position: int, limit: int, *, with_attributes: bool = True) -> list[DirectoryEntry]:
-        """Up to `limit` entries after `position`. SlowWork while a thread collects the names; ENOBUFS: they are too
-        many for the memory that is left."""
+    def read(self, position: int, limit: int, *, with_attributes: bool = True) -> Batch:
+        """Up to `limit` entries after `position`. Errors as `_begin`."""
+        self._begin(position)
+        return describe_some(self._directory.describe, self._names, position, limit)[0]
+
+    def _begin(self, position: int) -> None:
+        """Collect the names, if the listing begins. SlowWork while a thread collects them; ENOBUFS: they are too many
+        for the memory that is left."""
         if position == 0 or self._resumes:
             names = self._collected()
             self._memory.resize(self._bytes_of(names))
             self._names, self._resumes = names, False
-        describe = self._directory.describe if with_attributes else self._directory.describe_name
-        return describe_some(describe, self._names, position, limit)[0]
 
     def resume(self) -> None:
         self._resumes = True

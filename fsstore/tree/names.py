@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -60,6 +61,19 @@ def to_name(text: str) -> bytes:
 def can_be_name(name: bytes) -> bool:
     """Whether a file can have this name without encoding."""
     return 0 < len(name) <= NAME_MAX_BYTES and name not in (b".", b"..") and b"/" not in name and b"\0" not in name
+
+
+def possible_names(names: Sequence[bytes]) -> Sequence[bytes]:
+    """Those of `names` that `can_be_name`. It takes a fraction of the time for one if all can."""
+    joined = b"/".join(names)
+    if (
+        joined.count(b"/") < max(len(names), 1)
+        and b"\0" not in joined
+        and max(map(len, names), default=0) <= NAME_MAX_BYTES
+        and {b"", b".", b".."}.isdisjoint(names)
+    ):
+        return names
+    return list(filter(can_be_name, names))
 
 
 def never_exists(name: bytes) -> bool:

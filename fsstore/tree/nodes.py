@@ -297,10 +297,6 @@ class Directory(Node):
         """Attributes of a name in a listing; as `lookup`, unless a look-up has an effect."""
         return self.lookup(name)
 
-    def describe_name(self, name: bytes) -> Attributes:
-        """As `describe`, for a listing of names alone: only type and shown inode count."""
-        return self.describe(name)
-
     def create(self, name: bytes) -> FilesystemError:
         return self._context.refusal("no file is made here: drop it in TOPIC/drop, or write lines to TOPIC/append")
 

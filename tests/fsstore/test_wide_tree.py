@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 
 from engine import Expired, Message, MessageStore, Retention
-from fsstore.interface import ROOT_INODE, FilesystemError
+from fsstore.fuse.dirents import listed_names
+from fsstore.interface import ROOT_INODE, FilesystemError, ListedNames
 from tests.fsstore.conftest import ONE_A_FILE, Mount, open_small
 from tests.steps import require_flat, steps
 
 FEW, MANY = 10, 60
+MOST_STEPS = 100
+"""Bytecode instructions for a name; a node and its attributes take several hundred."""
 PATHS = ("{}", "{}.log", "{}/append", "{}/0", "{}/0.log", "{}/keys/K", "@parquet/topic={}/queue=0")
 
 
@@ -61,20 +64,58 @@ def test_a_topic_that_was_made_is_found_without_a_list_of_all(mount: Mount, stor
             mount.publish(f"topic-{number}/append", b"line\n")
 
 
-def test_a_listing_of_names_makes_no_nodes_and_shows_the_inodes_of_stat(mount: Mount, store: MessageStore) -> None:
+def test_a_listing_of_names_makes_no_nodes_and_shows_the_inodes_of_stat(folder: Path) -> None:
+    topics = [f"topic-{number}" for number in range(FEW)] + ["topic-0.log"]  # so topic-0 has no stream
+    for topic in topics:
+        (folder / "consumequeue" / topic / "0").mkdir(parents=True)
+    with open_small(folder) as store:
+        mount = Mount(store)
+        known = set(mount.fs._inodes.nodes)
+        shown = {name: found for name, found, _ in names_alone(mount)}
+        assert set(mount.fs._inodes.nodes) == known
+        assert list(shown) == [name.encode() for name in mount.ls("")]
+        assert len(shown) == 2 + 2 * FEW + 1
+        for name, found in shown.items():
+            attributes = mount.stat(name)
+            assert found == (attributes.st_ino, stat.S_IFMT(attributes.mode))
+
+
+def names_alone(mount: Mount) -> Iterator[tuple[bytes, tuple[int, int], int]]:
+    """A listing of the root: name, inode and type, position after it."""
+    handle, position = mount.fs.opendir(ROOT_INODE).handle, 0
+    while batch := mount.fs.readdir(handle, position, 7, with_attributes=False):
+        assert isinstance(batch, ListedNames)
+        types = map(stat.S_IFMT, batch.modes.tolist())
+        shown = zip(batch.inodes.tolist(), types, strict=True)
+        for name, found, position in zip(batch.names, shown, batch.next_positions.tolist(), strict=True):
+            yield name, found, position
+
+
+def test_a_topic_that_goes_during_a_listing_of_names_is_not_listed(mount: Mount, store: MessageStore) -> None:
     for number in range(FEW):
         store.create_topic(f"topic-{number}", 1)
-    known = set(mount.fs._inodes.nodes)
-    handle, position, shown = mount.fs.opendir(ROOT_INODE).handle, 0, dict[bytes, tuple[int, int]]()
-    while batch := mount.fs.readdir(handle, position, 7, with_attributes=False):
-        assert isinstance(batch, list)
-        shown |= {name: (attributes.st_ino, stat.S_IFMT(attributes.mode)) for name, attributes, _ in batch}
-        position = batch[-1].next_position
-    assert set(mount.fs._inodes.nodes) == known
-    assert len(shown) == 2 + 2 * FEW
-    for name, found in shown.items():
-        attributes = mount.stat(name)
-        assert found == (attributes.st_ino, stat.S_IFMT(attributes.mode))
+    listing = names_alone(mount)
+    first = [next(listing)[0] for _ in range(7)]
+    store.delete_topic("topic-0")
+    store.delete_topic("topic-4")
+    store.create_topic("topic-33", 1)
+    positions = [position for _, _, position in listing]
+    assert first[2:4] == [b"topic-0", b"topic-0.log"]
+    assert positions == [8, 9, 10, *range(13, 3 + 2 * FEW)]
+
+
+def test_a_listing_of_names_alone_takes_few_steps_a_name(mount: Mount, store: MessageStore) -> None:
+    store.create_topics({f"topic-{number}": 1 for number in range(MANY)})
+    assert steps(lambda: packed_names(mount)) < MOST_STEPS * 2 * MANY
+
+
+def packed_names(mount: Mount) -> int:
+    """As the kernel is answered."""
+    handle, position, count = mount.fs.opendir(ROOT_INODE).handle, 0, 0
+    while batch := mount.fs.readdir(handle, position, 1_000, with_attributes=False):
+        assert isinstance(batch, ListedNames)
+        position, count = int(batch.next_positions[-1]), count + listed_names(batch, 1 << 17)[1]
+    return count
 
 
 LOGS = {f"topic-{number}.log": 2 * number * len(b"body\n") for number in range(1, FEW)}

@@ -36,6 +36,7 @@ from fsstore.interface import (
     DirectoryEntry,
     FilesystemError,
     FilesystemSpace,
+    ListedNames,
     MessageColumns,
     MessageNames,
     Opened,
@@ -315,9 +316,13 @@ def listing_request(position: int, room: int) -> bytes:
     return struct.pack("=QQIIQII", 1, position, room, 0, 0, 0, 0)
 
 
+COLUMNS = ListedNames([name for name, _, _ in NAMES], np.full(3, INODE), np.full(3, 0o100444), np.arange(1, 4))
+
+
+@pytest.mark.parametrize("names", [NAMES, COLUMNS], ids=["one by one", "columns"])
 @pytest.mark.parametrize(("room", "shown"), [(4096, 3), (3 * 24 + 8 + 8 + 16, 3), (3 * 24 + 8 + 8 + 15, 2), (24, 0)])
-def test_names_are_listed_as_far_as_they_fit(room: int, shown: int) -> None:
-    reply = result_of(Frequent(NAMES, []).ask(Opcode.READDIR, listing_request(0, room)))
+def test_names_are_listed_as_far_as_they_fit(names: list[DirectoryEntry] | ListedNames, room: int, shown: int) -> None:
+    reply = result_of(Frequent(names, []).ask(Opcode.READDIR, listing_request(0, room)))
     expected = b""
     for name, _, position in NAMES[:shown]:
         expected += struct.pack("=QQII", INODE, position, len(name), 8) + name + bytes(-len(name) % 8)
