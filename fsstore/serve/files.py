@@ -1,4 +1,5 @@
-"""Plain files over HTTP: `/files/PATH` with ranges, and `/datasets`, the files of a time as URLs.
+"""Plain files over HTTP: `/files/PATH` with ranges; `/datasets`, the files of a time as URLs; `/witness`, by which a
+store's log is recognized.
 
 A file is what it is in the mount; it never changes but by growing, so its size and time are its tag.
 """
@@ -14,10 +15,11 @@ from urllib.parse import quote
 import msgspec
 
 from engine import MessageStore, QueueBounds, TopicNotFoundError
+from fsstore.fleet.identity import facts, witness
 from fsstore.parquet.names import parse_queue_partition, parse_segment, parse_topic_partition, topic_partition
 from fsstore.serve.connection import Answer, Request, answer_with
 from fsstore.serve.tree import Entry, PathError, ServedTree, parse_path
-from fsstore.tree.names import parse_time_ms
+from fsstore.tree.names import parse_queue, parse_time_ms
 
 FILES = "/files"
 _DATASET = b"@parquet"
@@ -62,6 +64,26 @@ def _range(request: Request, tag: str, size: int) -> tuple[int, int] | None:
     if last and int(last) < int(first):
         return None  # RFC 9110: no range
     return int(first), min(int(last) + 1, size) if last else size
+
+
+def witness_answer(tree: ServedTree, request: Request) -> Answer:
+    """JSON with the number of messages and the newest record; with `topic`, `queue` and `offset` what is in that
+    message's record, or null. Blocks. MountGoneError, PathError, OSError."""
+    tree.require_answer()
+    topic, queue, offset = (os.fsencode(request.parameters.get(name, "")) for name in ("topic", "queue", "offset"))
+    if not (topic or queue or offset):
+        return _json_answer(witness(tree.mountpoint))
+    parts, numbers = (
+        parse_path(topic),
+        [number for name in (queue, offset) if (number := parse_queue(name)) is not None],
+    )
+    if len(parts) != 1 or len(numbers) != 2:
+        raise PathError(400, "topic, queue and offset name a message")
+    return _json_answer(facts(tree.mountpoint, os.fsdecode(parts[0]), *numbers))
+
+
+def _json_answer(content: object) -> Answer:
+    return Answer(200, [("Content-Type", "application/json")], body=_json.encode(content))
 
 
 class Datasets:

@@ -2,8 +2,9 @@
 
 from fsstore.spark import FsstoreSource, write_topic
 
-from fsstore.spark import messages
+from fsstore.spark import fleet, messages
 
+fleet(spark, {"a": "http://broker-a:9870", "b": "/mnt/b"}).messages(["orders"]).groupBy("broker").count().show()
 messages(spark, "/mnt/mq").where("topic = 'orders' and store_time > '2026-11-01'").groupBy("tags").count().show()
 
 spark.dataSource.register(FsstoreSource)
@@ -11,7 +12,10 @@ stream = spark.readStream.format("fsstore").option("subscribe", "orders").load("
 stream.writeStream.foreachBatch(lambda batch, _: write_topic(batch, "/mnt/mq", "copies")).start()
 """
 
+from fsstore.fleet.datasets import BrokerError, ExpiredFilesError
+from fsstore.fleet.identity import SameNameError
 from fsstore.jobs.mount import DataLossError, MountGoneError
+from fsstore.spark.fleet import fleet
 from fsstore.spark.frame import MESSAGE_SCHEMA, messages
 from fsstore.spark.offsets import SourceOptionError
 from fsstore.spark.source import FsstoreSource
@@ -19,10 +23,14 @@ from fsstore.spark.writing import write_topic
 
 __all__ = [
     "MESSAGE_SCHEMA",
+    "BrokerError",
     "DataLossError",
+    "ExpiredFilesError",
     "FsstoreSource",
     "MountGoneError",
+    "SameNameError",
     "SourceOptionError",
+    "fleet",
     "messages",
     "write_topic",
 ]

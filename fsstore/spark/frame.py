@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.functions import lit
 from pyspark.sql.types import (
     ArrayType,
@@ -22,12 +26,33 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from fsstore.jobs.mount import bounds, files_between
+from fsstore.fleet.datasets import (
+    DATASET,
+    BrokerError,
+    DatasetFile,
+    ExpiredFilesError,
+    MountedSource,
+    Source,
+    file_at,
+    lost,
+)
 from fsstore.parquet.format import FIELDS, Field, Type
 from fsstore.parquet.names import topic_partition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+ERROR, SKIP = "error", "skip"
+"""What becomes of files that expire before they are read."""
+SERVED_OPTIONS = {"parquet.hadoop.vectored.io.enabled": "false"}
+"""Spark asks a server three times as often otherwise, once for each piece of a column."""
+MOST_LOCATED = 4_000
+"""Files of a server of which Spark asks for the hosts, one after another."""
+LISTINGS = 5
+"""How often files are listed anew, because some expired."""
+_NO_LOCATIONS = "spark.sql.sources.ignoreDataLocality"
+
+log = logging.getLogger("fsstore.spark")
 
 _TYPES: dict[Type, DataType] = {
     Type.INT: IntegerType(),
@@ -53,23 +78,103 @@ MESSAGE_SCHEMA = schema_of(FIELDS)
 
 def messages(
     spark: SparkSession, mount: str | os.PathLike[str], topics: Sequence[str] | None = None, *,
-    since: datetime | None = None, until: datetime | None = None,
+    since: datetime | None = None, until: datetime | None = None, onExpired: str = ERROR,
 ) -> DataFrame:  # fmt: skip
     """All messages of the store mounted at `mount`, or those of `topics`: then only their directories are listed.
-    `since` and `until` select messages stored in [since, until); only the footers of their files are read.
+    `since` and `until` select messages stored in [since, until); only the footers of their files are read. Files of
+    theirs that expire before Spark has listed them are an ExpiredFilesError, or left out with a warning
+    (`onExpired="skip"`).
 
     The schema is fixed (MESSAGE_SCHEMA) and not inferred, so a topic named `2024` stays a string. The messages are
     those at the time of this call; messages that are published later are in the next DataFrame.
     """
-    root = Path(mount).absolute() / "@parquet"
-    reader = spark.read.schema(MESSAGE_SCHEMA).option("basePath", str(root))
+    root = Path(mount).absolute() / DATASET
+    folders = [root] if topics is None else [root / os.fsdecode(topic_partition(topic)) for topic in topics]
     if since is None and until is None:
-        folders = [root] if topics is None else [root / os.fsdecode(topic_partition(topic)) for topic in topics]
-        return reader.parquet(*map(str, folders))
-    from_ms, until_ms = (None if time is None else int(time.timestamp() * 1000) for time in (since, until))
-    selected = sorted(bounds(str(root.parent))) if topics is None else topics
-    files = [file for topic in selected for file in files_between(str(root.parent), topic, from_ms, until_ms)]
-    found = reader.parquet(*files) if files else spark.createDataFrame([], MESSAGE_SCHEMA)
-    if since is not None:
-        found = found.where(found.store_time >= lit(since))
-    return found if until is None else found.where(found.store_time < lit(until))
+        return spark.read.schema(MESSAGE_SCHEMA).option("basePath", str(root)).parquet(*map(str, folders))
+    for folder in folders:
+        folder.stat()  # FileNotFoundError: there is no such topic
+    source, wanted = MountedSource(str(mount), str(mount)), Wanted(topics, since, until, onExpired)
+    return frame_of(spark, source, wanted, wanted.files(source))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The messages to read: `topics` (None: all), stored in [since, until); and what becomes of files that expire
+    meanwhile, ERROR or SKIP. ValueError: it is neither."""
+
+    topics: Sequence[str] | None
+    since: datetime | None
+    until: datetime | None
+    on_expired: str
+
+    def __post_init__(self) -> None:
+        if self.on_expired not in (ERROR, SKIP):
+            raise ValueError(f"onExpired is {ERROR!r} or {SKIP!r}, and not {self.on_expired!r}")
+
+    @property
+    def has_times(self) -> bool:
+        """Whether times choose among files."""
+        return self.since is not None or self.until is not None
+
+    def files(self, source: Source) -> list[DatasetFile]:
+        """The files of a place that may have some of them. BrokerError, MountGoneError."""
+        from_ms, until_ms = (
+            None if time is None else int(time.timestamp() * 1000) for time in (self.since, self.until)
+        )
+        return source.files(self.topics, from_ms, until_ms)
+
+
+def frame_of(
+    spark: SparkSession, source: Source, wanted: Wanted, asked: Sequence[DatasetFile], locations: bool | None = None
+) -> DataFrame:
+    """The messages of a place that are wanted, in the files `asked`. `locations`: whether Spark asks for the host of
+    each file; None: of up to MOST_LOCATED. ExpiredFilesError, BrokerError, MountGoneError."""
+    with _locating(spark, source, len(asked), locations):
+        found = _planned(spark, source, wanted, asked)
+    planned = filter(None, map(file_at, found.inputFiles()))
+    if expired := lost((file.part for file in asked), (file.part for file in planned)):
+        error = ExpiredFilesError(source.broker, expired)
+        if wanted.on_expired == ERROR:
+            raise error
+        log.warning("%s, and are left out", error)
+    if wanted.since is not None:
+        found = found.where(found.store_time >= lit(wanted.since))
+    return found if wanted.until is None else found.where(found.store_time < lit(wanted.until))
+
+
+def _planned(spark: SparkSession, source: Source, wanted: Wanted, asked: Sequence[DatasetFile]) -> DataFrame:
+    """A scan of the files, or of their topics' directories if no times choose among them. Spark refuses what is gone
+    when it begins to plan; what goes while it plans is missing in silence."""
+    reader = spark.read.schema(MESSAGE_SCHEMA).option("basePath", source.root)
+    reader = reader.options(**(SERVED_OPTIONS if source.is_remote else {}))
+    reader = reader.option("ignoreMissingFiles", str(wanted.on_expired == SKIP).lower())
+    for listing in range(LISTINGS):
+        files = asked if not listing else wanted.files(source)
+        paths = sorted({file.path if wanted.has_times else file.path.partition("/")[0] for file in files})
+        try:
+            return reader.parquet(*(f"{source.root}/{path}" for path in paths)) if paths else _none(spark)
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+    raise BrokerError(source.broker, source.place, "its files expire faster than Spark lists them")
+
+
+def _none(spark: SparkSession) -> DataFrame:
+    return spark.createDataFrame([], MESSAGE_SCHEMA)
+
+
+@contextmanager
+def _locating(spark: SparkSession, source: Source, files: int, locations: bool | None) -> Iterator[None]:
+    """Tell Spark for the block whether to ask for the files' hosts."""
+    wanted = locations if locations is not None else files <= MOST_LOCATED
+    if not source.is_remote or wanted:
+        yield
+        return
+    log.info("broker %s: the hosts of %d files are not asked for: tasks run anywhere", source.broker, files)
+    before = spark.conf.get(_NO_LOCATIONS)
+    spark.conf.set(_NO_LOCATIONS, "true")
+    try:
+        yield
+    finally:
+        spark.conf.set(_NO_LOCATIONS, before)

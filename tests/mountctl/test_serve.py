@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from engine import Message, MessageStore
+from fsstore.fleet.datasets import BrokerError, MountedSource, ServedSource
 from tests.mount.claims import carried, promised
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, fill, mountctl, site_in
-from tests.mountctl.served import CERTIFICATES, served
+from tests.mountctl.served import CERTIFICATES, FIRST_TOKEN, SECOND_TOKEN, served, tokens_in
 
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[1] / "docs/fleet.md"
@@ -34,7 +35,8 @@ def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def test_every_promise_has_a_test_and_every_test_its_promise() -> None:
     assert len(promised(DOCUMENT)) > 15
-    assert carried(HERE / "test_serve_promises_*.py") == promised(DOCUMENT)
+    kept = carried(HERE / "test_serve_promises_*.py") + carried(HERE.parent / "spark/test_fleet.py")
+    assert sorted(kept, key=lambda claim: tuple(map(int, claim[0].split(".")))) == promised(DOCUMENT)
 
 
 @pytest.mark.parametrize("options", [(), TLS], ids=["http", "https"])
@@ -101,3 +103,19 @@ def test_a_server_that_may_not_read_the_store(site: Site, tmp_path: Path) -> Non
         assert server.ask("/files/orders/0/9").body == b"order 9"
         assert server.ask("/datasets?topic=orders&since=2001-01-01").status == 501
         assert len(server.ask("/datasets?topic=orders").body.splitlines()) == 1
+
+
+def test_a_fleet_asks_a_server_by_tls_and_token(mounted: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "ca.pem"))
+    with served(mounted.mountpoint, tmp_path, *TLS, "--tokens", tokens_in(tmp_path / "t", spark=FIRST_TOKEN)) as server:
+        source, here = ServedSource("a", server.origin, FIRST_TOKEN), MountedSource("a", str(mounted.mountpoint))
+        assert source.root == f"swebhdfs://127.0.0.1:{server.port}/@parquet"
+        assert source.witness() == here.witness()
+        for topics in (None, ["orders"], ["none", "orders"]):
+            assert source.files(topics, None, None) == here.files(topics, None, None) != []
+        assert source.files(None, 1 << 50, None) == here.files(["none"], None, None) == []
+        with pytest.raises(BrokerError, match=r"broker a at .* 401 Unauthorized: the token is not valid"):
+            ServedSource("a", server.origin, SECOND_TOKEN).files(None, None, None)
+        monkeypatch.delenv("SSL_CERT_FILE")
+        with pytest.raises(BrokerError, match="CERTIFICATE_VERIFY_FAILED"):
+            source.witness()

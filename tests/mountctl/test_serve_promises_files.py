@@ -247,6 +247,52 @@ def test_paths_that_lead_out(place: Place) -> None:
     assert server.ask("http://127.0.0.1/files/orders.log").status == 404
 
 
+def test_what_identifies_a_log(place: Place) -> None:
+    """1.7 `/witness` has the number of messages and the newest record; with topic, queue and offset what is in that
+    message's record, or null where there is none."""
+    root, server = place.site.mountpoint, place.server
+
+    def facts(message: Path) -> dict[str, str]:
+        names = (
+            "physical_offset",
+            "store_size",
+            "store_time",
+            "store_host",
+            "born_time",
+            "born_host",
+            "body_crc",
+            "sys_flag",
+        )
+        return {name: os.getxattr(message, f"user.mq.{name}").decode() for name in names}
+
+    newest = facts(root / "%RETRY%billing/0/0")
+    record = {"topic": "%RETRY%billing", "queue": 0, "queue_offset": 0, "facts": newest}
+    assert server.ask("/witness").json == {"messages": 3_701, "newest": record}
+    assert server.ask("/witness?topic=%25RETRY%25billing&queue=0&offset=0").json == newest
+    assert server.ask("/witness?topic=orders&queue=1&offset=7").json == facts(root / "orders/1/7")
+    assert server.ask("/witness?topic=orders&queue=1&offset=9999").json is None
+    for wrong in (
+        "topic=orders",
+        "topic=orders/1&queue=0&offset=0",
+        "topic=orders&queue=x&offset=0",
+        "topic=&queue=0&offset=0",
+    ):
+        assert server.ask(f"/witness?{wrong}").status == 400
+    for outside in ("..", "../orders", "a%00b"):
+        assert server.ask(f"/witness?topic={outside}&queue=0&offset=0").status == 403
+
+
+def test_a_name_means_the_same_bytes_with_each_version(place: Place) -> None:
+    """1.8 The layout of a Parquet file is part of what its name means: a version that lays files out otherwise gives
+    them other names, and a name that this version does not know is answered 404."""
+    known = next((place.site.mountpoint / "@parquet/topic=orders/queue=1").iterdir()).name
+    folder, name = "@parquet/topic=orders/queue=1", known.partition(".")[0]
+    for suffix, status in ((".parquet", 200), (".2.parquet", 404), (".parquet2", 404), (".v2.tail.parquet", 404)):
+        assert place.server.ask(f"/files/{folder}/{name}{suffix}", "HEAD").status == status
+        for call in ("GETFILESTATUS", "OPEN&direct=1&length=4"):
+            assert place.server.ask(f"/webhdfs/v1/{folder}/{name}{suffix}?op={call}").status == status
+
+
 def test_whether_the_mount_answers(place: Place) -> None:
     """4.1 `/healthz` says without a token whether the mount answers."""
     well = place.server.ask("/healthz")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,10 +20,12 @@ import polars as pl
 import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.status import StatusTracker
 
 from engine import FileSizes, Message, MessageStore, StoreConfig
+from fsstore.jobs.mount import QueueRange
 from fsstore.parquet.names import segment_name
-from fsstore.spark import MESSAGE_SCHEMA, messages
+from fsstore.spark import MESSAGE_SCHEMA, ExpiredFilesError, messages
 from tests.mount.harness import REPOSITORY, Mounted, mounted, until
 
 ORDERS = 30_000
@@ -275,3 +281,67 @@ def test_retention_takes_a_file_away_from_its_readers_with_an_error(folder: Path
 
 def sizes() -> dict[str, int]:
     return {name: getattr(SIZES, name) for name in SIZES.__slots__} | {"commit_log_bytes": 1 << 20}
+
+
+def test_a_file_that_expires_while_spark_plans_is_said(
+    spark: SparkSession, mount: Mounted, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(mount.root / "@parquet/topic=orders", tmp_path / "@parquet/topic=orders")
+    second = next((tmp_path / "@parquet/topic=orders/queue=1").iterdir())
+    long_ago = datetime(2001, 1, 1, tzinfo=UTC)
+    assert messages(spark, tmp_path, ["orders"], since=long_ago).count() == ORDERS + 5_000
+    content = second.read_bytes()
+    with vanishing(spark, second) as asked, pytest.raises(ExpiredFilesError) as error:
+        asked(lambda: messages(spark, tmp_path, ["orders"], since=long_ago))
+    assert error.value.parts == [QueueRange("orders", 1, 0, 5_000)]
+    second.write_bytes(content)
+    with vanishing(spark, second) as asked:
+        left = asked(lambda: messages(spark, tmp_path, ["orders"], since=long_ago, onExpired="skip"))
+    assert left.count() == ORDERS
+    assert "orders/1 [0, 5000)" in caplog.text
+
+
+@contextmanager
+def vanishing(spark: SparkSession, file: Path) -> Iterator[Callable[[Callable[[], DataFrame]], DataFrame]]:
+    """Gives what makes a frame while `file` is removed between Spark's look whether it is there, and its listing: that
+    is a job, which waits until other tasks have ended."""
+    tracker, gate = spark.sparkContext.statusTracker(), file.parents[3] / "gate"
+    spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.threshold", "0")
+
+    def asked(make: Callable[[], DataFrame]) -> DataFrame:
+        others = spark.sparkContext.defaultParallelism
+        with ThreadPoolExecutor(2) as threads:
+            blocking = threads.submit(
+                lambda: spark.sparkContext.parallelize(range(others), others).foreach(wait_for(gate))
+            )
+            try:
+                until("the tasks run", lambda: running_tasks(tracker) == others)
+                making = threads.submit(make)
+                until("Spark lists", lambda: making.done() or len(tracker.getActiveJobsIds()) == 2)
+                file.unlink()
+            finally:
+                gate.touch()
+            blocking.result()
+            return making.result()
+
+    try:
+        yield asked
+    finally:
+        spark.conf.unset("spark.sql.sources.parallelPartitionDiscovery.threshold")
+        gate.unlink()
+
+
+def wait_for(gate: Path) -> Callable[[int], None]:
+    """A task that ends when `gate` is there."""
+
+    def task(number: int) -> None:
+        while not gate.exists():
+            time.sleep(0.01)
+
+    return task
+
+
+def running_tasks(tracker: StatusTracker) -> int:
+    """Tasks that run at this moment."""
+    stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    return sum(stage.numActiveTasks for stage in stages if stage is not None)
