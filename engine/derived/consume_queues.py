@@ -34,7 +34,7 @@ from engine.files.watch import Watch
 from engine.log.entries import ENTRY, ENTRY_STRUCT, TOPIC_ROW, Entries, TopicRows, record_end, starts_from
 from engine.log.evidence import Extents
 from engine.record.kernel.entries import Look, look
-from engine.record.kernel.folders import read_ends, read_queues
+from engine.record.kernel.folders import has_entry, read_ends, read_queues
 from engine.results import QueueState
 
 Key = tuple[str, int]
@@ -248,9 +248,18 @@ class ConsumeQueues:
             return self._found(key)
         return queue
 
+    def is_on_disk(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> bool:
+        """Whether the file of a queue has that entry for the record at a physical offset. No queue is opened for it.
+        False, too, if it can't be read here: opening the queue tells more."""
+        folder = self._folder
+        name = os.fsencode(topic)
+        return folder is not None and has_entry(folder, name, queue_id, queue_offset, physical_offset, self.file_bytes)
+
     def leads_to(self, key: Key, physical_offset: int, queue_offset: int) -> bool:
         """FOLLOW: whether the queue has that entry by now. No queue is opened for it. RefusedReadError, OSError."""
         topic, queue_id = key
+        if self.is_on_disk(topic, queue_id, queue_offset, physical_offset):
+            return True
         files = FileQueue(self.directory / topic / str(queue_id), self.file_bytes, self.access)
         try:
             raw = files.peek(queue_offset * ENTRY.itemsize, ENTRY.itemsize)

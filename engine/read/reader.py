@@ -90,8 +90,8 @@ class Reader(KeyReader):
     ) -> None:
         """`body_limit_bytes` limits a decompressed body. `remember` caches newest messages of keys while the log does
         not grow; the index must never lag behind the log then."""
-        super().__init__(index, deleted, log.files, queues.by_key, log.framing.is_ledger, body_limit_bytes)
-        self._is_ledger = log.framing.is_ledger
+        self._is_ledger = is_ledger = log.framing.is_ledger
+        super().__init__(index, deleted, log.files, queues.by_key, queues.is_on_disk, is_ledger, body_limit_bytes)
         self.log = log
         self.queues = queues
         self.topics = topics

@@ -25,6 +25,7 @@ from engine.files import paths
 from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue, Unflushed
 from engine.files.file_scan import SAMPLED_QUEUES
+from engine.files.mapped_file import MappedFile
 from engine.log.evidence import Extents
 from engine.open.geometry import layout_of
 from tests.engine.storetools import SMALL, HastyDisk, bodies, killed, opened, require_clean
@@ -542,6 +543,70 @@ def test_a_queue_that_nobody_asked_for_takes_little_memory(tmp_path: Path, end: 
 
     few, many = (held(queues) for queues in (10, 510))
     assert many - few < 500 * 600
+
+
+# look-ups of keys
+
+
+@pytest.fixture
+def mapped(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often files of queues were mapped, by topic."""
+    calls = Counter[str]()
+    open_map = MappedFile._open_map
+
+    def counting(file: MappedFile) -> None:
+        if "consumequeue" in file.path.parts:
+            calls[file.path.parts[-3]] += 1
+        open_map(file)
+
+    monkeypatch.setattr(MappedFile, "_open_map", counting)
+    return calls
+
+
+@pytest.fixture
+def of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store with a key in each queue of a topic, of which four are kept mapped."""
+    monkeypatch.setattr("engine.files.open_files.files_allowed", lambda: 4)
+    with opened(tmp_path / "store") as store:
+        store.create_topic("T", 40)
+        for number in range(120):
+            store.put(Message("T", b"%d" % number, keys=(f"k{number}",)), number % 40)
+    return tmp_path / "store"
+
+
+def found_bodies(store: MessageStore) -> list[bytes | None]:
+    """The newest message of each key."""
+    found = [store.newest_with_key("T", f"k{number}") for number in range(120)]
+    return [None if one is None else bytes(one.body) for one in found]
+
+
+@pytest.mark.parametrize("mode", [OpenMode.WRITE, OpenMode.READ_ONLY, OpenMode.FOLLOW])
+@pytest.mark.parametrize("before", ["closed", "evicted"])
+def test_a_look_up_of_a_key_opens_no_queue_and_maps_no_file_of_one(
+    of_keys: Path, mode: OpenMode, before: str, mapped: Counter[str]
+) -> None:
+    with opened(of_keys, replace(SMALL, mode=mode)) as store:
+        if before == "evicted":
+            assert len(list(store._parts.queues)) == 40
+        were_open = keys(store)
+        mapped.clear()
+        assert found_bodies(store) == [b"%d" % number for number in range(120)]
+        assert keys(store) == were_open
+        assert mapped == {}
+
+
+def test_a_look_up_of_a_key_finds_no_message_whose_entry_leads_to_another(of_keys: Path) -> None:
+    with opened(of_keys) as store:
+        other = store.get("T", 7, 2).physical_offset
+    file = of_keys / f"consumequeue/T/7/{0:020d}"
+    before = file.stat()
+    with file.open("r+b") as written:
+        written.seek(20)
+        written.write(struct.pack(">q", other))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # so the clean mark is believed
+    with MessageStore.open(of_keys, SMALL) as store:
+        assert keys(store) == set()
+        assert [store.newest_with_key("T", f"k{number}") is None for number in (7, 47, 87)] == [False, True, False]
 
 
 # retention

@@ -22,6 +22,7 @@ cdef class QueueEnd:
     cdef int64_t _text_next, _text_begin, _text_bytes
 
     cdef bint has(self, int64_t queue_offset) except -1
+    cdef bint is_mapped(self, int64_t queue_offset) except -1
     cdef Entry stored(self, int64_t queue_offset) except *
     cdef bint takes_entry(self, int64_t physical_offset)
     cdef void put_entry(self, int64_t physical_offset, int32_t size, int64_t tags_code) noexcept

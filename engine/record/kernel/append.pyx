@@ -98,6 +98,11 @@ cdef class QueueEnd:
     cdef bint has(self, int64_t queue_offset) except -1:
         return <int64_t> self.min_offset <= queue_offset < self._max
 
+    cdef bint is_mapped(self, int64_t queue_offset) except -1:
+        """Whether the file of that entry is mapped."""
+        cdef FilePositions file = self.files.file_of(ENTRY_BYTES * queue_offset)
+        return file is not None and file._mapped is not None
+
     cdef Entry stored(self, int64_t queue_offset) except *:
         """An entry that a file has, expired or not. UnreadableRangeError, TruncatedFileError, RetiredFileError,
         RefusedReadError."""

@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
 import numpy as np
@@ -109,6 +109,7 @@ class KeyReader:
         deleted: object,
         files: FileQueue,
         queues: Mapping[tuple[str, int], ConsumeQueue],
+        is_on_disk: Callable[[str, int, int, int], bool],
         is_ledger: bool,
         body_limit_bytes: int,
     ) -> None: ...

@@ -235,7 +235,7 @@ cdef class KeyReader:
     those to look at.
     """
 
-    cdef object _index, _deleted
+    cdef object _index, _deleted, _is_on_disk
     cdef readonly int64_t body_limit_bytes
     cdef public int64_t queries
     cdef FilesByStart _files
@@ -243,11 +243,13 @@ cdef class KeyReader:
     cdef bint _is_ledger
 
     def __init__(
-        self, index, deleted, FilesByStart files not None, dict queues not None, bint is_ledger,
+        self, index, deleted, FilesByStart files not None, dict queues not None, is_on_disk, bint is_ledger,
         int64_t body_limit_bytes,
     ):
-        """`queues` are the store's by topic and id; `files` are the log's."""
+        """`queues` are the open ones by topic and id; `is_on_disk` says of any whether its file leads to a record; `files`
+        are the log's."""
         self._index, self._deleted, self._files, self._queues = index, deleted, files, queues
+        self._is_on_disk = is_on_disk
         self._is_ledger, self.body_limit_bytes = is_ledger, body_limit_bytes
 
     def query(self, topic, key, limit, begin_ms, end_ms):
@@ -317,22 +319,28 @@ cdef class MessagesWithKey:
     cdef StoredMessage read(self, int64_t physical_offset):
         """The message at that offset; None if it can't be decoded here."""
         cdef StoredMessage message
-        cdef QueueEnd queue
         try:
             message = whole_record(
                 self.reader._files, physical_offset, self.reader._is_ledger, self.reader.body_limit_bytes
             )
             if message is None or not is_alone_of(message, self.encoded_topic):
                 return None
-            if self.in_queue and not message.sys_flag & UNQUEUED_FLAG:
-                queue = self.reader._queues.get((self.topic, message.queue_id))
-                if queue is None or not queue.has(message.queue_offset):
-                    return None
-                if queue.stored(message.queue_offset).physical_offset != physical_offset:
-                    return None
+            if self.in_queue and not message.sys_flag & UNQUEUED_FLAG and not self.is_led_to(message):
+                return None
         except ReadError:
             return None
         return message
+
+    cdef bint is_led_to(self, StoredMessage message) except -1:
+        """Whether an entry of its queue leads to a message. No queue is opened for it, and no file of one is mapped: most
+        of a hundred thousand are closed, or evicted. ReadError."""
+        cdef QueueEnd queue = self.reader._queues.get((self.topic, message.queue_id))
+        if queue is None or not queue.is_mapped(message.queue_offset):
+            return self.reader._is_on_disk(self.topic, message.queue_id, message.queue_offset, message.physical_offset)
+        return (
+            queue.has(message.queue_offset)
+            and queue.stored(message.queue_offset).physical_offset == message.physical_offset
+        )
 
 
 cdef StoredMessage whole_record(

@@ -7,7 +7,7 @@ do.
 import os
 
 from libc.errno cimport ENOENT, ENXIO, errno
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memcmp, memcpy, strcmp
 from posix.unistd cimport close, lseek
@@ -185,6 +185,29 @@ def read_ends(int folder, bytes path not None, int64_t end, int size):
             count += max(pread(descriptor, data + size, size, end - size), 0)
         close(descriptor)
     return data[:count]
+
+
+def has_entry(
+    int folder, bytes topic not None, int64_t queue_id, int64_t queue_offset, int64_t physical_offset, int64_t file_bytes
+):
+    """Whether a queue below an open folder of topics, whose files have `file_bytes` each, has an entry for the record at
+    a physical offset under that number. False, too, if it can't be read."""
+    cdef char[MOST_PATH] path
+    cdef unsigned char[ROW_BYTES] row
+    cdef int64_t position = queue_offset * ROW_BYTES
+    cdef int descriptor
+    if not 0 <= queue_offset <= INT64_MAX // ROW_BYTES or file_bytes < ROW_BYTES:
+        return False
+    size = snprintf(
+        path, MOST_PATH, "%s/%lld/%020lld", <char *> topic, <long long> queue_id,
+        <long long> (position - position % file_bytes),
+    )
+    descriptor = opened(folder, path) if size < MOST_PATH else -1
+    if descriptor < 0:
+        return False
+    found = pread(descriptor, row, ROW_BYTES, position % file_bytes)
+    close(descriptor)
+    return found == ROW_BYTES and get_i32(row + 8) > 0 and get_i64(row) == physical_offset
 
 
 def read_queues(int folder, bytes topic not None, list queues not None, unsigned char[::1] rows not None):

@@ -163,8 +163,14 @@ def test_messages_by_key_are_read_within_their_file(folder: Path, data: st.DataO
 
     index = SimpleNamespace(candidates=lambda *_: iter(places))
     deleted = SimpleNamespace(until=lambda _: 0)
+
+    def is_on_disk(*_: object) -> bool:
+        return False
+
     for is_ledger in (False, True):
-        for message in Reader(index, deleted, log, queues, is_ledger, 100).query("T", "k", len(places), *EVER):
+        for message in Reader(index, deleted, log, queues, is_on_disk, is_ledger, 100).query(
+            "T", "k", len(places), *EVER
+        ):
             assert message.physical_offset in places
             assert message.physical_end <= PAGE
             assert "k" in message.keys
