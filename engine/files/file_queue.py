@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -156,10 +155,10 @@ class FileQueue(FilesByStart):
         """Framing of the records, in a commit log."""
         self._reads_ahead = reads_ahead
         self._disk = disk or Disk()
-        self._source = source or FileSource(directory, file_bytes, access, self._disk, in_steps=True)
+        self._source = source or FileSource(self.paths, file_bytes, access, self._disk, in_steps=True)
         self._pool = self._source.pool
         self._open_files = open_files
-        self._reserved: deque[MappedFile] = deque()
+        self._reserved: list[MappedFile] = []  # a deque takes half a KiB, and of queues there may be a hundred thousand
         self._retired: list[tuple[MappedFile, int]] = []
         self._unsynced_names: list[Path] = []
         self._change_lock = threading.Lock()
@@ -331,7 +330,7 @@ class FileQueue(FilesByStart):
         if start is not None and not self._files:
             file = self._take(start - start % self.file_bytes)
         elif self._reserved:
-            file = self._reserved.popleft()
+            file = self._reserved.pop(0)
         else:
             file = self._take(self._next_start(0))
         try:

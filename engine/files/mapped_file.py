@@ -76,6 +76,11 @@ class WriteDescriptor:
         self._failure: OSError | None = None
         self._writing = threading.Lock()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a descriptor."""
+        return self._number >= 0
+
     def take(self, number: int) -> None:
         """Own the descriptor with which the file was made."""
         self._number = number
@@ -703,6 +708,8 @@ class MappedFile(FilePositions):
         """Release map and descriptor without waiting for holders; later views raise RetiredFileError."""
         with self._lock:
             self._closed = True
+            if self._mapped is None and not self._descriptor.is_open:  # evicted; a sync closes what it opens then
+                return
             self._mapped = self._target = None
         with self._commit_lock, self._sync_lock:
             self._descriptor.close()

@@ -185,8 +185,9 @@ class Durability:
         changed: Extents = {}
         for queue in self._unflushed:
             if not queue.is_stale:  # else its topic was deleted
+                extent = queue.extent
                 for extents in (changed, self._extents):
-                    extents.setdefault(queue.topic, {})[queue.queue_id] = queue.extent
+                    extents.setdefault(queue.topic, {})[queue.queue_id] = extent
         return changed
 
     def _all_extents(self) -> Extents:

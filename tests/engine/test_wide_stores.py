@@ -18,14 +18,23 @@ from typing import Any
 
 import pytest
 
-from engine import FlushFailedError, Message, MessageStore, OpenMode, QueueBounds, Retention, check_store
+from engine import (
+    FlushFailedError,
+    Message,
+    MessageStore,
+    OpenMode,
+    QueueBounds,
+    Retention,
+    RetiredFileError,
+    check_store,
+)
 from engine.derived.consume_queues import MANY_FILES, ConsumeQueues
 from engine.derived.marks import RecoveryPoint, RecoveryPointFile, read_clean_mark, read_recovery_point
 from engine.files import paths
 from engine.files.disk import Disk
 from engine.files.file_queue import FileQueue, Unflushed
 from engine.files.file_scan import SAMPLED_QUEUES
-from engine.files.mapped_file import MappedFile
+from engine.files.mapped_file import MappedFile, WriteDescriptor
 from engine.log.evidence import Extents
 from engine.open.geometry import layout_of
 from tests.engine.storetools import SMALL, HastyDisk, bodies, killed, opened, require_clean
@@ -543,6 +552,25 @@ def test_a_queue_that_nobody_asked_for_takes_little_memory(tmp_path: Path, end: 
 
     few, many = (held(queues) for queues in (10, 510))
     assert many - few < 500 * 600
+
+
+def test_closing_unmaps_the_files_that_are_mapped_and_leaves_none_to_be_mapped_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.files.open_files.files_allowed", lambda: 4)
+    closed = Counter[str]()
+    close = WriteDescriptor.close
+    monkeypatch.setattr(WriteDescriptor, "close", lambda one: closed.update([one._path.parts[-3]]) or close(one))
+    with MessageStore.open(tmp_path, SMALL, create=True) as store:
+        fill(store, 40)
+        queues = store._parts.queues.opened()
+        store.flush()
+        closed.clear()
+        store.close()
+        assert 0 < closed["T"] <= 4
+        for queue in queues:
+            with pytest.raises(RetiredFileError):
+                queue.read(0, 1)
 
 
 # look-ups of keys
