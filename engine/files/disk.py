@@ -29,7 +29,7 @@ from engine.files.paths import (
     unlink,
 )
 from engine.record.header import MAX_OFFSET
-from engine.record.kernel.folders import sync_filesystem
+from engine.record.kernel.folders import begin_writing, sync_filesystem
 
 Buffer = bytes | memoryview
 
@@ -74,9 +74,10 @@ class Disk:
 
     def write_again(self, descriptor: int, path: Path, position: int, size: int) -> None:
         """Make the next sync write bytes [position, position + size) as readers see them, even where the kernel holds
-        them for clean."""
+        them for clean. The disk begins at once, so that the sync waits for less."""
         with _naming(path):
             os.pwrite(descriptor, os.pread(descriptor, size, position), position)
+        begin_writing(descriptor, position, size)
 
     def sync_directory(self, path: Path) -> None:
         """Return when the names in a directory are on disk."""

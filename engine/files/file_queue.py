@@ -441,12 +441,11 @@ class FileQueue(FilesByStart):
                 found += [(file.start + start, file.start + end) for start, end in ranges]
         return found
 
-    def write_again(self, ranges: Sequence[tuple[int, int]], end: int) -> None:
-        """Make the next sync write the ranges from `cached_ranges` that are before offset `end`. OSError."""
-        for first, last in ranges:
-            file = self.find(first)
-            if file is not None and first < end:
-                file.write_again(first - file.start, min(last, end) - file.start)
+    def write_again(self, first: int, last: int) -> None:
+        """Make the next sync write offsets [first, last) of one file, a range of `cached_ranges`. OSError."""
+        file = self.find(first)
+        if file is not None:
+            file.write_again(first - file.start, last - file.start)
 
     def _remove(self, file: MappedFile) -> None:
         """Remove the file's name, as `MappedFile.retire`, also of a file in a read-only path."""

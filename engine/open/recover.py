@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -204,6 +205,8 @@ class _Recovery:
         """Framed ranges that the disk refused at an earlier opening, and that turned out to be empty."""
         self._unproved: list[tuple[int, int]] = []
         """Ranges of the log, not known to be on disk, that the kernel had in memory before recovery read them."""
+        self._unwritten: deque[tuple[int, int]] = deque()
+        """Those of them that are still to be written again."""
         self._log_scan: LogScan
 
     def run(self, rebuild_index: bool, began: float) -> RecoveryResult:
@@ -211,6 +214,7 @@ class _Recovery:
         trusted_end = self._point.physical_end if self._point else self._rocketmq_start()
         if parts.access is Access.WRITE and not self._clean:
             self._unproved = log.files.cached_ranges(trusted_end)
+            self._unwritten.extend(self._unproved)
         parts.queues.recover(scan=True, at_rest=self._queues_at_rest(), rest_end=trusted_end)
         parts.queues.remove_deleted(parts.deleted.until, self._forget)
         self._evidence = evidence_at_rest(
@@ -228,6 +232,7 @@ class _Recovery:
             queued = parts.deleted.without_queues(found)
             for kind in parts.derived:
                 kind.put_scanned(queued, Losses(self._log_scan.damaged, self._keep))
+            self._write_again(self._log_scan.end)
         found_end = self._log_scan.end
         for topic in parts.deleted.keep_left_out(found_end, durably=parts.access is Access.WRITE):
             self._notes.append(
@@ -397,12 +402,21 @@ class _Recovery:
         end_of_file = end - end % files.file_bytes + files.file_bytes
         for tries_left in (1, 0):
             try:
-                files.write_again(self._unproved, min(end + REWRITTEN_ZEROS, end_of_file))
+                self._write_again(min(end + REWRITTEN_ZEROS, end_of_file))
                 files.truncate(end, durable_from)
                 return
             except OSError as error:
                 if not tries_left or error.errno != errno.EIO:
                     raise  # else it may be an earlier, unreported failure: write all once more
+                self._unwritten = deque(self._unproved)
+
+    def _write_again(self, end: int) -> None:
+        """Write again what is before the physical offset `end`, as the scan goes: the disk works beside it. OSError."""
+        while self._unwritten and self._unwritten[0][0] < end:
+            first, last = self._unwritten.popleft()
+            if last > end:
+                self._unwritten.appendleft((end, last))
+            self._log.files.write_again(first, min(last, end))
 
     def _write_tombstones(self) -> None:
         """Frame records that lost a sector at a power cut, never ones acknowledged as durable: their CRC is right, but

@@ -40,6 +40,10 @@ cdef extern from *:
     """
     void forget_errno()
 
+cdef extern from "<fcntl.h>" nogil:
+    int sync_file_range(int descriptor, long long position, long long size, unsigned int flags)
+    unsigned int SYNC_FILE_RANGE_WRITE
+
 cdef extern from "<unistd.h>" nogil:
     int syncfs(int descriptor)
     int SEEK_DATA
@@ -296,6 +300,13 @@ def sync_filesystem(int descriptor):
     if result < 0:
         raise failure(errno, "")
     return True
+
+
+def begin_writing(int descriptor, long long position, long long size):
+    """Have the disk begin to write the changed pages among bytes [position, position + size) of the open file. It is no
+    sync: what fails is reported by the next one."""
+    with nogil:
+        sync_file_range(descriptor, position, size, SYNC_FILE_RANGE_WRITE)
 
 
 cdef failure(int number, const char *name):

@@ -87,6 +87,19 @@ def test_without_any_mark_all_that_is_in_memory_is(tmp_path: Path) -> None:
         assert bodies(store, "T", 0) == sent
 
 
+def test_it_is_written_while_the_rest_is_scanned(tmp_path: Path) -> None:
+    fill(tmp_path / "store", tmp_path / "left")
+    shutil.rmtree(tmp_path / "left" / "fsstore")
+    (tmp_path / "left" / "checkpoint").unlink()
+    disk = PageDisk()
+    begun: list[int] = []
+    config = replace(SMALL, disk=disk, progress=lambda _: begun.append(len(disk.dirty)))
+    MessageStore.open(tmp_path / "left", config).close()
+    assert begun[0] == 0
+    assert begun == sorted(begun)
+    assert begun[-1] > 0, "nothing waits for the end of the scan"
+
+
 def test_after_a_clean_end_nothing_is(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         store.put(Message("T", b"body"), 0)
