@@ -1,4 +1,4 @@
-"""Preconditions of verbs that move many messages: pyarrow, and a Spark session."""
+"""Preconditions of verbs that move many messages: pyarrow, deltalake, and a Spark session."""
 
 from __future__ import annotations
 
@@ -25,6 +25,12 @@ def require_arrow() -> None:
     """CommandError: pyarrow is missing."""
     if find_spec("pyarrow") is None:
         raise missing("pyarrow", "arrow")
+
+
+def require_delta() -> None:
+    """CommandError: deltalake is missing."""
+    if find_spec("deltalake") is None:
+        raise missing("deltalake", "delta")
 
 
 @contextmanager

@@ -4,8 +4,9 @@ It proceeds in units. Tasks (`bring`), run by threads of this machine or by Spar
 `@parquet/`, write them beside the dataset and read them again. Counts and checksums are compared, the files are moved
 into the dataset, and the unit is marked as finished. Each start exports all messages that are not in a finished unit.
 
-DIR/_fsstore/plan.json             the queues' ranges at the last start, and the physical offsets of their last messages
+DIR/_fsstore/plan.json             the queues' ranges at the last start, and the witnesses of their last messages
 DIR/_fsstore/unit-00007.json       that unit is in the dataset: its ranges, counts, checksum and files
+DIR/_fsstore/lock                  locked while an export writes
 DIR/topic=…/date=…/unit-00007-…    its messages
 
 Readers of datasets skip names that begin with an underscore. A task is a function of paths, so it runs on any host.
@@ -14,12 +15,14 @@ Arrow's columns are copied from file to file; no row objects are made.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count, pairwise
@@ -31,7 +34,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fsstore.jobs.mount import Bounds, QueueRange, bounds, cut, offset_at, physical_offset, range_path, size_of, within
+from fsstore.jobs.mount import (
+    Bounds,
+    QueueRange,
+    bounds,
+    cut,
+    offset_at,
+    range_path,
+    size_of,
+    store_name,
+    within,
+    witness,
+)
 from fsstore.parquet.format import SCHEMA
 from fsstore.parquet.names import topic_partition
 
@@ -46,6 +60,13 @@ class ExportError(RuntimeError):
 
 class NoTopicError(ExportError):
     """A selected topic does not exist."""
+
+
+class BusyExportError(ExportError):
+    """Another export writes to the same directory."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(f"another export writes to {folder}: start again when it has ended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,39 +94,47 @@ class Unit:
 class ExportFolder:
     """A dataset on disk with its plan and its finished units."""
 
+    format = "parquet"
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._state = path / "_fsstore"
         self.staging = self._state / "staging"
 
-    def plan(
-        self, wanted: ExportSelection, found: list[QueueRange], physical_offset: PhysicalOffset
-    ) -> list[QueueRange]:
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """No other export writes the dataset during the block: one would remove the files of the other's unit.
+
+        BusyExportError; ExportError: the folder has other files.
+        """
+        if self.path.exists() and any(self.path.iterdir()) and not self._state.exists():
+            raise ExportError(f"{self.path} is not empty and holds no export: name another directory")
+        self._state.mkdir(parents=True, exist_ok=True)
+        with (self._state / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BusyExportError(self.path) from None
+            yield
+
+    def plan(self, wanted: ExportSelection, store: Store) -> list[QueueRange]:
         """The ranges to export: those of the last start, extended to the present ends of the queues. The plan is
         stored.
 
-        ExportError: the folder has an export with another selection, or other files, or a topic that was deleted and
-        made again since.
+        ExportError: the folder has an export with another selection, of another format or store, or a topic that was
+        deleted and made again since.
         """
-        asked = json.loads(json.dumps(asdict(wanted)))
-        file = self._state / "plan.json"
-        if not file.exists():
-            if self.path.exists() and any(self.path.iterdir()) and not self._state.exists():
-                raise ExportError(f"{self.path} is not empty and holds no export: name another directory")
-            before: dict[tuple[str, int], tuple[QueueRange, int | None]] = {}
-        else:
-            plan = json.loads(file.read_text())
-            if plan["wanted"] != asked:
-                raise ExportError(
-                    f"{self.path} was started with other topics or times: name them, or another directory"
-                )
-            ranges = [QueueRange(*part) for part in plan["ranges"]]
-            offsets = plan.get("last_places", [None] * len(ranges))  # plans of older versions have none
-            before = {(part.topic, part.queue): (part, at) for part, at in zip(ranges, offsets, strict=True)}
-        parts = list(_extended(before, found, physical_offset))
-        offsets = [physical_offset(part.topic, part.queue, part.end - 1) for part in parts]
-        self._state.mkdir(parents=True, exist_ok=True)
-        write_durably(file, {"wanted": asked, "ranges": parts, "last_places": offsets})
+        asked, file = json.loads(json.dumps(asdict(wanted))), self._state / "plan.json"
+        before = _plan(json.loads(file.read_text())) if file.exists() else Plan(asked, self.format)
+        if before.format != self.format:
+            raise ExportError(
+                f"{self.path} was started with --format {before.format}: give it again, or name another directory"
+            )
+        if before.wanted != asked:
+            raise ExportError(f"{self.path} was started with other topics or times: name them, or another directory")
+        parts = _extended(self.path, before, store)
+        seen = tuple(store.witness(part.topic, part.queue, part.end - 1) for part in parts)
+        write_durably(file, asdict(Plan(asked, self.format, store.name, tuple(parts), seen)))
         return parts
 
     def units(self) -> list[Unit]:
@@ -128,25 +157,51 @@ class ExportFolder:
             shutil.rmtree(self.staging)
 
 
-PhysicalOffset = Callable[[str, int, int], int | None]
-"""Takes topic, queue and queue offset of a message, and returns its physical offset; None: there is no such message."""
+Witness = tuple[int, ...]
+"""Physical offset and store time of a message; plans of older versions have the physical offset alone."""
 
 
-def _extended(
-    before: dict[tuple[str, int], tuple[QueueRange, int | None]],
-    found: list[QueueRange],
-    physical_offset: PhysicalOffset,
-) -> Iterator[QueueRange]:
+class Store(NamedTuple):
+    """A mounted store: its name (empty: it has none), its ranges to export, and a function that takes topic, queue and
+    queue offset of a message, and returns its witness; None: there is no such message."""
+
+    name: str
+    found: list[QueueRange]
+    witness: Callable[[str, int, int], Witness | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A stored plan: ranges, and the witness of each one's last message."""
+
+    wanted: dict[str, Any]
+    format: str
+    store: str = ""
+    ranges: tuple[QueueRange, ...] = ()
+    witnesses: tuple[Witness | None, ...] = ()
+
+
+def _plan(stored: dict[str, Any]) -> Plan:
+    ranges = tuple(QueueRange(*part) for part in stored["ranges"])
+    older = [None if at is None else (at,) for at in stored.get("last_places", [None] * len(ranges))]
+    seen = tuple(None if at is None else tuple(at) for at in stored.get("witnesses", older))
+    return Plan(stored["wanted"], stored.get("format", "parquet"), stored.get("store", ""), ranges, seen)
+
+
+def _extended(folder: Path, before: Plan, store: Store) -> list[QueueRange]:
     """The planned ranges up to the present ends of the queues, and ranges of new queues."""
-    now = {(part.topic, part.queue): part for part in found}
-    for queue in sorted(before.keys() | now.keys()):
-        if queue not in before:
-            yield now[queue]
-            continue
-        part, last_physical = before[queue]
-        if None not in (last_physical, now_at := physical_offset(*queue, part.end - 1)) and now_at != last_physical:
-            raise ExportError(f"{part.topic}/{part.queue} was deleted and made again since: name another directory")
-        yield part._replace(end=max(part.end, now[queue].end)) if queue in now else part
+    now = {(part.topic, part.queue): part for part in store.found}
+    is_known = not before.ranges
+    for part, seen in zip(before.ranges, before.witnesses, strict=True):
+        there, at = now.get((part.topic, part.queue), part), store.witness(part.topic, part.queue, part.end - 1)
+        if there.end < part.end or not (seen is None or at is None or at[: len(seen)] == seen):
+            reason = f"{part.topic}/{part.queue} was deleted and made again since {folder} was written"
+            raise ExportError(f"{reason}, or this is another store: name another directory")
+        is_known |= at is not None and at == seen
+        now[part.topic, part.queue] = part._replace(end=there.end)
+    if not is_known and before.store and store.name and before.store != store.name:
+        raise ExportError(f"{folder} was exported from another store: name another directory")
+    return [now[queue] for queue in sorted(now)]
 
 
 def left_of(plan: list[QueueRange], units: list[Unit]) -> list[QueueRange]:
@@ -353,13 +408,17 @@ class Threads:
 class Export:
     """A planned export; its plan is checked before it runs."""
 
-    def __init__(self, mount: str | os.PathLike[str], folder: str | os.PathLike[str], wanted: ExportSelection) -> None:
+    def __init__(
+        self, mount: str | os.PathLike[str], folder: str | os.PathLike[str], wanted: ExportSelection,
+        kind: type[ExportFolder] = ExportFolder,
+    ) -> None:  # fmt: skip
         """ExportError, MountGoneError."""
-        self._root = str(Path(mount).absolute())
-        self._target = ExportFolder(Path(folder).absolute())
-        self._plan = self._target.plan(wanted, _found(self._root, wanted), partial(physical_offset, self._root))
-        self.before = self._target.units()
-        """Units that earlier starts have finished."""
+        self._root, self._target = str(Path(mount).absolute()), kind(Path(folder).absolute())
+        store = Store(store_name(self._root), _found(self._root, wanted), partial(witness, self._root))
+        with self._target.locked():
+            self._plan = self._target.plan(wanted, store)
+            self.before = self._target.units()
+            """Units that earlier starts have finished."""
 
     @property
     def is_done(self) -> bool:
@@ -370,14 +429,17 @@ class Export:
         """Export all messages that are not in finished units; returns the new units. Messages published meanwhile are
         not in them.
 
-        ExportError: the messages written differ from those read. MountGoneError.
+        ExportError: the messages written differ from those read, or another export ran meanwhile. MountGoneError.
         """
         units, total = list(self.before), messages_in(self._plan)
-        while left := left_of(self._plan, units):
-            parts = _next_unit(self._root, left, FILE_BYTES * max(UNIT_FILES, runner.parallelism))
-            report = _share_of(progress, total - messages_in(left), messages_in(parts), total)
-            units.append(_bring(runner, report, self._root, self._target, len(units), parts))
-            report(1)
+        with self._target.locked():
+            if self._target.units() != units:
+                raise BusyExportError(self._target.path)
+            while left := left_of(self._plan, units):
+                parts = _next_unit(self._root, left, FILE_BYTES * max(UNIT_FILES, runner.parallelism))
+                report = _share_of(progress, total - messages_in(left), messages_in(parts), total)
+                units.append(_bring(runner, report, self._root, self._target, len(units), parts))
+                report(1)
         return units[len(self.before) :]
 
 

@@ -86,6 +86,22 @@ def physical_offset(mount: str, topic: str, queue: int, offset: int) -> int | No
     return if_there(mount, lambda: int(os.getxattr(message, "user.mq.physical_offset")))
 
 
+def witness(mount: str, topic: str, queue: int, offset: int) -> tuple[int, int] | None:
+    """Physical offset and store time (epoch milliseconds) of a message, which together tell one store from another;
+    None: there is none, or it is damaged. Waits as `bounds` does. MountGoneError."""
+    message = os.path.join(mount, topic, str(queue), str(offset))
+    names = "user.mq.physical_offset", "user.mq.store_time"
+    found = if_there(mount, lambda: [int(os.getxattr(message, name)) for name in names])
+    return None if found is None else (found[0], found[1])
+
+
+def store_name(mount: str) -> str:
+    """The name that the mounted store was given when it was first opened for writing; empty: it has none. Waits as
+    `bounds` does. MountGoneError."""
+    config = while_gone(mount, lambda: json.loads((Path(mount) / "@store/config.json").read_bytes()))
+    return str(config["store"]["identity"]["name"] or "")
+
+
 def offset_at(mount: str, topic: str, queue: int, time_ms: int) -> int | None:
     """The first queue offset stored at or after a time; None: there is none. Waits as `bounds` does. MountGoneError."""
     link = os.path.join(mount, topic, str(queue), f"@{time_ms}")

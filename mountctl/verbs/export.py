@@ -1,4 +1,4 @@
-"""mountctl export: writes the messages of a store to a Parquet dataset."""
+"""mountctl export: writes the messages of a store to a Parquet dataset or a Delta table."""
 
 from __future__ import annotations
 
@@ -15,56 +15,79 @@ from mountctl.errors import DAMAGED, CommandError
 from mountctl.output import plural, progress
 from mountctl.places import absolute, require_outside_mounts
 from mountctl.selection import parse_time
-from mountctl.spark import require_arrow, spark_session
+from mountctl.spark import require_arrow, require_delta, spark_session
 
 if TYPE_CHECKING:
-    from fsstore.jobs.export import Runner, Unit
+    from fsstore.jobs.export import ExportFolder, Runner, Unit
 
 
-@click.command("export", short_help="Write messages to a Parquet dataset.")
+@click.command("export", short_help="Write messages to a Parquet dataset or a Delta table.")
 @click.argument("place")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
 @click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
 @click.option("--from", "begin", metavar="TIME", help="Only messages stored at or after this time.")
 @click.option("--until", "end", metavar="TIME", help="Only messages stored before this time.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["parquet", "delta"]),
+    default="parquet",
+    show_default=True,
+    help="A dataset of plain files, or a Delta table.",
+)
 @click.option("--spark", "on_spark", is_flag=True, help="Use Spark.")
 @click.option("--master", metavar="URL", help="The Spark cluster to use; default: this machine.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
 def command(
-    place: str, folder: Path, topics: tuple[str, ...], begin: str | None, end: str | None, on_spark: bool,
+    place: str, folder: Path, topics: tuple[str, ...], begin: str | None, end: str | None, form: str, on_spark: bool,
     master: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """Write the messages of PLACE to DIR, a Parquet dataset partitioned by topic and date (UTC).
 
     Written data is read again and compared by counts and checksums. The same command adds new messages later, and
-    continues an interrupted run. A TIME is epoch milliseconds or ISO 8601.
+    continues an interrupted run. In a Delta table each unit of some GB is one commit. A TIME is epoch milliseconds or
+    ISO 8601.
 
     \b
     Examples:
       mountctl export /mnt/mq archive
       mountctl export /mnt/mq november --topic orders --from 2026-11-01 --until 2026-12-01
+      mountctl export /mnt/mq table --format delta
     """
     require_arrow()
-    from fsstore.jobs.export import Export, ExportError, ExportSelection, NoTopicError
+    from fsstore.jobs.export import BusyExportError, Export, ExportError, ExportSelection, NoTopicError
 
+    kind = _kind(form)
     from_ms, until_ms = (None if text is None else parse_time(text) for text in (begin, end))
     require_outside_mounts(absolute(folder))
     try:
         with mounted_tree(place, on_cluster=master is not None) as mountpoint:
-            export = Export(mountpoint, folder, ExportSelection(topics or None, from_ms, until_ms))
+            export = Export(mountpoint, folder, ExportSelection(topics or None, from_ms, until_ms), kind)
             units = []
             if not export.is_done:
                 with _runner(on_spark, master) as runner, progress(quiet, counts=True) as show:
                     units = export.run(runner, lambda done, total: show("exporting", done, total))
     except ExportError as error:
-        code = os.EX_USAGE if isinstance(error, NoTopicError) else os.EX_DATAERR
-        raise CommandError(error.reason, exit_code=code) from None
+        codes = {NoTopicError: os.EX_USAGE, BusyExportError: os.EX_TEMPFAIL}
+        raise CommandError(error.reason, exit_code=codes.get(type(error), os.EX_DATAERR)) from None
     except OSError as error:
         if not error.errno or error.filename:
             raise
         reason = f"{folder} can't be written: {os.strerror(error.errno)}"
         raise CommandError(reason, "the same command continues the run", os.EX_IOERR) from None
     return _tell(units, export.before, folder)
+
+
+def _kind(form: str) -> type[ExportFolder]:
+    """The kind of target of a format; deltalake is loaded for a Delta table alone."""
+    if form == "delta":
+        require_delta()
+        from fsstore.jobs.delta import DeltaFolder
+
+        return DeltaFolder
+    from fsstore.jobs.export import ExportFolder
+
+    return ExportFolder
 
 
 @contextmanager
