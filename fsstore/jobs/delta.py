@@ -104,7 +104,7 @@ class DeltaFolder(ExportFolder):
         try:
             yield
         except DeltaError as error:
-            raise ExportError(f"{self.path}: {' '.join(str(error).split())}") from error
+            raise ExportError(f"{self.path}: {str(error).splitlines()[0]}") from error
         if added := [log / name for name in os.listdir(log) if name not in before]:
             for path in (*added, log, self.path):
                 sync_path(path)
