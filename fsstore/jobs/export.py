@@ -139,7 +139,8 @@ class ExportFolder:
 
     def units(self) -> list[Unit]:
         """Finished units, the oldest first."""
-        return [_unit(json.loads(file.read_text())) for file in sorted(self._state.glob("unit-*.json"))]
+        found = [_unit(json.loads(file.read_text())) for file in self._state.glob("unit-*.json")]
+        return sorted(found, key=lambda unit: unit.number)
 
     def finish(self, unit: Unit) -> None:
         """Make `unit` part of the dataset, durably."""

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsstore.jobs import export as exporting
-from fsstore.jobs.export import Totals, bring, totals_of
+from fsstore.jobs.export import ExportFolder, Totals, Unit, bring, totals_of
 from fsstore.jobs.mount import QueueRange, range_path
 
 ROW_GROUP = 10
@@ -60,6 +60,14 @@ def test_a_task_that_is_done_twice_writes_other_files(tmp_path: Path) -> None:
     pretend(tmp_path, piece, 1)
     parts = [bring(str(tmp_path), str(tmp_path / "out"), 1 << 20, (0, [piece])) for _ in range(2)]
     assert not set(parts[0].files) & set(parts[1].files)
+
+
+def test_units_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    folder = ExportFolder(tmp_path)
+    with folder.locked():
+        for number in (100_000, 99_999, 7):
+            folder.finish(Unit(number, (QueueRange("orders", 0, 0, number),), 0, 0, 0, 0, ()))
+    assert [unit.number for unit in folder.units()] == [7, 99_999, 100_000]
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20), st.integers(0, 20), st.booleans())
