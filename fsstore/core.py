@@ -572,7 +572,9 @@ class Filesystem:
         """Inodes to invalidate after the oldest messages of a queue have expired."""
         self._messages.forget()
         return itertools.chain(
-            invalidate_expired_files(self._inodes, expired), invalidate_expired(self._context, expired)
+            invalidate_expired_files(self._inodes, expired),
+            invalidate_expired(self._context, expired),
+            self.streams.expired(expired.topic),
         )
 
     def followed(self) -> None:

@@ -42,7 +42,7 @@ from fsstore.handover.requests import RESENT, RequestJournal
 from fsstore.interface import AT_END, FilesystemError, ListedNames, MessageColumns, MessageNames, SlowWork, WorkKind
 from fsstore.tree.drop import WAIT_S, SetattrRequest
 from fsstore.tree.inodes import COMPUTED
-from fsstore.tree.listing import MOST_DESCRIBED
+from fsstore.tree.listing import DESCRIBING_S, MOST_DESCRIBED
 from fsstore.tree.nodes import Creation
 from fsstore.tree.refusals import escaped
 
@@ -300,6 +300,7 @@ class RequestHandlers:
         handle, position, room = RANGE.unpack_from(request, ARGUMENTS)
         row_bytes = (dirents.ENTRIES if with_attributes else dirents.NAMES).itemsize
         parts: list[bytes] = []
+        until_s = time.monotonic() + DESCRIBING_S
         while room >= row_bytes:
             limit = max(room // row_bytes, FEWEST_ROWS)
             try:
@@ -320,7 +321,7 @@ class RequestHandlers:
                     position = entry.next_position
                     if with_attributes:
                         self._core.listed(entry.attributes.inode)
-                if count < len(batch) or count >= MOST_DESCRIBED:
+                if count < len(batch) or count >= MOST_DESCRIBED or time.monotonic() >= until_s:
                     room = 0  # the next entry did not fit, or other requests have waited long enough
             if not count:
                 break

@@ -182,12 +182,15 @@ class RootDirectory(Directory):
         topic = from_name(name)
         if self._context.store.has_topic(topic):
             return self._tree.topic(topic).attributes()
-        return self._name_of_stream(topic.removesuffix(".log"))
+        return self._listed_stream(topic.removesuffix(".log"))
 
-    def _name_of_stream(self, topic: str) -> Attributes:
-        """A topic's stream is listed by its name only: the kernel looks it up each time. ENOENT."""
+    def _listed_stream(self, topic: str) -> Attributes:
+        """A topic's stream; by its name only, if its size is not quickly known: the kernel looks it up. ENOENT."""
         if not self._context.store.has_topic(topic):
             raise not_found()
+        known = self._tree.streams.listed_topic(topic)
+        if known is not None:
+            return known
         return self._context.attribute_factory.name_of_file(shown_stream_inode(topic, None, 0))
 
     def names(self) -> Sequence[bytes]:

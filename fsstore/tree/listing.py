@@ -36,6 +36,8 @@ NAME_BYTES = 96
 """Memory for a name, about."""
 MOST_DESCRIBED = 256
 """Names that one request looks up at most, some 10 µs each: the kernel may ask for a mebibyte of them."""
+DESCRIBING_S = 0.002
+"""Seconds after which a request looks up no more names: a stream that has to be measured takes longer."""
 OFFSET_DIGITS = 20
 MOST_ROWS_AHEAD = 4096
 
@@ -223,20 +225,25 @@ def describe_some(
     entries: list[DirectoryEntry] = []
     begin = position
     while not entries and position < len(names):
-        some = names[position : position + limit]
-        entries = _described(describe, some, position)
-        position += len(some)
+        entries, passed = _described(describe, names[position : position + limit], position)
+        position += passed
     return entries, position - begin
 
 
-def _described(describe: Callable[[bytes], Attributes], names: Sequence[bytes], position: int) -> list[DirectoryEntry]:
-    entries = []
-    for next_position, name in enumerate(names, position + 1):
+def _described(
+    describe: Callable[[bytes], Attributes], names: Sequence[bytes], position: int
+) -> tuple[list[DirectoryEntry], int]:
+    """As `describe_some`, for about DESCRIBING_S."""
+    entries, passed = list[DirectoryEntry](), 0
+    until_s = time.monotonic() + DESCRIBING_S
+    for passed, name in enumerate(names, 1):
         try:
-            entries.append(DirectoryEntry(name, describe(name), next_position))
+            entries.append(DirectoryEntry(name, describe(name), position + passed))
         except (FilesystemError, StoreError):  # removed, or unreadable: a listing shows the others
             continue
-    return entries
+        if time.monotonic() >= until_s:
+            break
+    return entries, passed
 
 
 def offset_names(offsets: Array) -> Array:

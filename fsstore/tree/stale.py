@@ -17,7 +17,7 @@ from fsstore.tree.streams import StreamFile
 
 
 def invalidate_expired(context: Context, expired: Expired) -> Iterator[int]:
-    """Inodes of expired message files. (A stream's name is looked up each time, so it needs no notice.)
+    """Inodes of expired message files. (A queue's stream is looked up each time, so it needs no notice.)
 
     If some are no longer known, the queue's directory is invalidated too: the kernel then drops all names in it.
     """

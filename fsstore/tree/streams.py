@@ -12,6 +12,9 @@ a new look-up gets a new file that begins at the new first message. Each has two
             ──► IdleStream: its size is outdated; the kernel is notified in steps (`fsstore.fuse.notify.SizeNotifier`)
 
 A topic of which no queue was asked for yet is measured without opening any: the stream is made when the file is read.
+A listing of the root measures these, and the kernel keeps such a name for a second, so that `ls -l` looks none of them
+up. Such a file is a StreamFile, whose attributes are dropped at once when it grows. It refuses to be opened (ESTALE).
+The kernel then looks up the name, which may lead to an IdleStream.
 
 The kernel keeps the last page of a file with zeros after the end. A reader that has this page while the kernel learns
 a larger size would get those zeros. So a growing stream is not cached, and the kernel learns the size of an idle
@@ -28,7 +31,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -44,6 +47,7 @@ from fsstore.interface import (
     SlowWork,
     WorkKind,
 )
+from fsstore.tree.attributes import BRIEF_S
 from fsstore.tree.inodes import Maker, NodeKey, shown_stream_inode
 from fsstore.tree.memory_budget import Purpose
 from fsstore.tree.nodes import Context, Node, OpenFile
@@ -128,6 +132,11 @@ class StreamFile(Node):
         self._made = seen.stream
         self._answered = answered
         self._shown_inode = shown_stream_inode(*origin.key, seen.first_offset)
+        self.shown: tuple[tuple[int, ...], Attributes] | None = None
+        """The topic's state (`MessageStore.state_of_topic`) in which the kernel knew the exact size, and what was
+        answered then, to a listing or, of an idle stream, to a look-up."""
+        self.was_looked_up = False
+        """Whether a look-up led to it: it can be opened."""
 
     @property
     def _stream(self) -> QueueStream:
@@ -170,6 +179,8 @@ class StreamFile(Node):
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise self._context.refusal()
+        if not self.was_looked_up:
+            raise FilesystemError(errno.ESTALE)
         return OpenStream(self._stream, self._context), self._opened
 
 
@@ -193,9 +204,6 @@ class IdleStream(StreamFile):
         super().__init__(context, origin, seen, answered)
         self.known_bytes = size
         """The size that the kernel knows."""
-        self.shown: tuple[tuple[int, ...], Attributes] | None = None
-        """The topic's state (`MessageStore.state_of_topic`) in which the kernel knew the exact size, and what was
-        answered then."""
         self._is_settled = _SETTLED
 
     @property
@@ -330,29 +338,62 @@ class StreamTable:
         if seen.stream is not None and not (isinstance(key.detail, int) and seen.stream.begins_as(key.detail)):
             raise FilesystemError(errno.ESTALE)
         if key.kind is StreamFile:
-            return StreamFile(self._context, origin, seen, self._was_answered)
-        known_bytes = self._context.inodes.noted(self._context.inodes.find(key))
-        return IdleStream(self._context, origin, seen, self._was_answered, known_bytes)
+            file = StreamFile(self._context, origin, seen, self._was_answered)
+        else:
+            known_bytes = self._context.inodes.noted(self._context.inodes.find(key))
+            file = IdleStream(self._context, origin, seen, self._was_answered, known_bytes)
+        file.was_looked_up = True
+        return file
 
     def look_up(self, topic: str, queue: Queue | None) -> Attributes:
         """Attributes of a stream as it begins now. SlowWork while its size is computed."""
         state = self._context.store.state_of_topic(topic)
-        known = self._shown_in(state, (topic, None if queue is None else queue.queue_id))
+        known = self._shown_in(IdleStream, state, (topic, None if queue is None else queue.queue_id))
         if known is not None:
             return known
         file, seen = self._file(Origin(self._context.store, topic, queue))
+        file.was_looked_up = True
         found = file.described(seen.newest_ms, seen.bytes)
         if isinstance(file, IdleStream) and not (seen.stream is not None and seen.stream.is_refused):
             file.shown = state, found
         return found
 
-    def _shown_in(self, state: tuple[int, ...], key: tuple[str, int | None]) -> Attributes | None:
-        """What was answered of an idle stream in that state of its topic, if it has not grown since."""
-        for file in self._answered.get(key, _NONE):
-            shown = file.shown if isinstance(file, IdleStream) else None
-            if shown is not None and shown[0] == state and self._context.inodes.nodes.get(file.inode) is file:
-                return shown[1]
-        return None
+    def _shown_in(
+        self, kind: type[StreamFile], state: tuple[int, ...], key: tuple[str, int | None]
+    ) -> Attributes | None:
+        """What was answered of a stream in that state of its topic, if it has not grown since."""
+        shown = (file.shown for file in self._known(kind, key))
+        return next((found[1] for found in shown if found is not None and found[0] == state), None)
+
+    def _known(self, kind: type[StreamFile], key: tuple[str, int | None]) -> Iterator[StreamFile]:
+        """The files of that kind whose size was answered, if they have not grown since."""
+        nodes = self._context.inodes.nodes
+        return (file for file in self._answered.get(key, _NONE) if type(file) is kind and nodes.get(file.inode) is file)
+
+    def listed_topic(self, topic: str) -> Attributes | None:
+        """Attributes of a topic's stream for a listing, if they are known without opening a queue. None: the kernel has
+        to look it up. It has to, too, where it may have pages of an idle stream: another file would take its name."""
+        store, state = self._context.store, self._context.store.state_of_topic(topic)
+        is_final = store.mode is OpenMode.READ_ONLY
+        if not is_final and any(self._known(IdleStream, (topic, None))):
+            return None
+        shown = self._shown_in(IdleStream if is_final else StreamFile, state, (topic, None))
+        if shown is None:
+            at_rest = store.text_at_rest(topic)
+            if at_rest is None:
+                return None
+            seen = Seen(at_rest.first_offset, at_rest.newest_store_time_ms, at_rest.bytes)
+            origin = Origin(store, topic, None)
+            file = self._idle(origin, seen, at_rest.bytes) if is_final else self._growing(origin, seen)
+            file.was_looked_up |= is_final
+            shown = file.described(seen.newest_ms, seen.bytes)
+            file.shown = state, shown
+        return shown._replace(entry_timeout=BRIEF_S)
+
+    def expired(self, topic: str) -> list[int]:
+        """Inodes to invalidate after messages of a topic have expired: the kernel may have the name of a stream that
+        was listed. (The name of any other is looked up each time.)"""
+        return [file.inode for file in self._known(StreamFile, (topic, None)) if not file.was_looked_up]
 
     def listed(self, topic: str, queue: Queue) -> Attributes:
         """Attributes of a queue's stream for a listing, without slow work: a size that takes long is left to a later
@@ -377,10 +418,13 @@ class StreamTable:
                 if idle.is_known(seen.bytes):
                     return idle, seen
                 self._note_outdated(idle)
+        return self._growing(origin, seen), seen
+
+    def _growing(self, origin: Origin, seen: Seen) -> StreamFile:
         key = NodeKey(StreamFile, *origin.key, seen.first_offset)
         node = self._context.inodes.named(key, lambda: StreamFile(self._context, origin, seen, self._was_answered))
         assert isinstance(node, StreamFile)
-        return node, seen
+        return node
 
     def _is_idle(self, origin: Origin, newest_ms: int | None) -> bool:
         mode = self._context.store.mode

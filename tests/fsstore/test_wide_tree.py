@@ -12,10 +12,11 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from engine import Expired, Message, MessageStore, Retention
+from engine import Expired, Message, MessageStore, OpenMode, Retention
 from fsstore.fuse.dirents import listed_names
-from fsstore.interface import ROOT_INODE, FilesystemError, ListedNames
-from tests.fsstore.conftest import ONE_A_FILE, Mount, open_small
+from fsstore.interface import ROOT_INODE, Attributes, FilesystemError, ListedNames
+from fsstore.tree import listing
+from tests.fsstore.conftest import ONE_A_FILE, Mount, expire, open_small, refused_with
 from tests.steps import require_flat, steps
 
 FEW, MANY = 10, 60
@@ -192,3 +193,78 @@ def test_a_stream_whose_first_messages_went_before_it_was_read_is_stale(folder: 
             mount.fs.open(known.inode, os.O_RDONLY)
         assert refused.value.errno == errno.ESTALE
         assert mount.stat("orders.log").size == len(mount.cat("orders.log")) < known.size
+
+
+def listed(mount: Mount, limit: int = 7) -> dict[str, Attributes]:
+    """What `ls -l` of the root gets."""
+    handle, position, shown = mount.fs.opendir(ROOT_INODE).handle, 0, dict[str, Attributes]()
+    while batch := mount.fs.readdir(handle, position, limit):
+        assert isinstance(batch, list)
+        for entry in batch:
+            mount.fs.listed(entry.attributes.inode)
+            shown[os.fsdecode(entry.name)] = entry.attributes
+        position = batch[-1].next_position
+    return shown
+
+
+@pytest.mark.parametrize("is_idle", [False, True], ids=["growing", "idle"])
+def test_a_listing_of_topics_at_rest_leaves_nothing_to_look_up(at_rest: Mount, is_idle: bool) -> None:
+    at_rest.now_ms += 3_600_000 * is_idle
+    with patch.object(MessageStore, "text_at_rest", autospec=True, side_effect=MessageStore.text_at_rest) as measured:
+        first, again = listed(at_rest), listed(at_rest)
+    assert (first, opened_queues(at_rest), measured.call_count) == (again, [], len(LOGS))
+    assert {name: first[name].size for name in LOGS} == LOGS
+    for name in LOGS:
+        found = first[name]
+        assert min(found.inode, found.entry_timeout, found.attr_timeout) > 0
+        assert at_rest.fs.getattr(found.inode)._replace(entry_timeout=found.entry_timeout) == found
+        assert found.st_ino == at_rest.stat(name).st_ino
+
+
+@pytest.mark.parametrize("is_idle", [False, True], ids=["growing", "idle"])
+def test_a_listed_stream_is_looked_up_before_it_is_opened(at_rest: Mount, is_idle: bool) -> None:
+    at_rest.now_ms += 3_600_000 * is_idle
+    inode = listed(at_rest)["topic-3.log"].inode
+    assert refused_with(lambda: at_rest.fs.open(inode, os.O_RDONLY)) == errno.ESTALE
+    assert (at_rest.stat("topic-3.log").inode == inode) is not is_idle
+    assert at_rest.cat("topic-3.log") == b"body\n" * 6
+    assert listed(at_rest)["topic-3.log"].inode == 0  # another file must not take the name of cached pages
+
+
+def test_a_message_to_a_listed_stream_drops_its_size(at_rest: Mount) -> None:
+    inode = listed(at_rest)["topic-3.log"].inode
+    at_rest.publish("topic-3/append", b"more\n")
+    assert at_rest.fs.streams.grown("topic-3", 0) == [inode]
+    assert at_rest.fs.getattr(inode).size == LOGS["topic-3.log"] + len(b"more\n")
+
+
+def test_retention_drops_what_is_known_of_a_listed_stream(folder: Path) -> None:
+    with open_small(folder, sizes=ONE_A_FILE) as store:
+        for body in (b"first", b"second", b"third"):
+            store.put(Message("orders", body), 0)
+    with open_small(folder, sizes=ONE_A_FILE) as store:
+        mount = Mount(store)
+        inode = listed(mount)["orders.log"].inode
+        expired = expire(store, "orders", 0, 1)
+        assert inode in list(mount.fs.expired(expired))
+        assert refused_with(lambda: mount.fs.getattr(inode)) == errno.ESTALE
+
+
+def test_a_listing_on_a_read_only_mount_shows_streams_that_can_be_read(at_rest: Mount) -> None:
+    at_rest.fs._store.close()
+    with open_small(at_rest.fs._store.path, OpenMode.READ_ONLY) as store:
+        mount = Mount(store)
+        found = listed(mount)
+        assert {name: found[name].size for name in LOGS} == LOGS
+        assert bytes(mount.fs.read_unopened(found["topic-3.log"].inode, 0, 100)) == b"body\n" * 6
+        assert mount.stat("topic-3.log").inode == found["topic-3.log"].inode
+        assert listed(mount) == found
+
+
+def test_a_request_lists_one_name_at_least_and_no_more_when_its_time_is_over(at_rest: Mount) -> None:
+    whole = listed(at_rest)
+    with patch.object(listing, "DESCRIBING_S", 0):
+        handle = at_rest.fs.opendir(ROOT_INODE).handle
+        requests = [at_rest.fs.readdir(handle, position, 100) for position in range(len(whole))]
+        assert [len(batch) for batch in requests] == [1] * len(whole)
+        assert listed(at_rest) == whole

@@ -15,9 +15,9 @@ from subprocess import PIPE, STDOUT, Popen, run
 
 import pytest
 
-from engine import OpenMode
+from engine import FileSizes, Message, MessageStore, OpenMode, StoreConfig
 from tests.engine.storetools import cached_pages
-from tests.mount.harness import PATIENCE_S, Mounted, mounted, publish, until
+from tests.mount.harness import PATIENCE_S, SMALL_SIZES, Mounted, mounted, publish, until
 
 LINE = b"%08d " + b"x" * 90 + b"\n"
 LINE_BYTES = 100
@@ -190,3 +190,20 @@ def test_all_who_read_while_a_stream_wakes_up_see_the_right_bytes(tmp_path: Path
                     if is_exact:
                         assert log.stat().st_size == (number + 1) * LINE_BYTES
                 time.sleep(0.1)
+
+
+def test_a_name_that_was_listed_a_moment_ago_shows_what_there_is_and_can_be_mapped(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", StoreConfig(sizes=FileSizes(**SMALL_SIZES)), create=True) as store:
+        store.put_batch([Message("orders", b"one")] * 3, 0)
+    with mounted(tmp_path, idle_at_once=True) as mount:
+        log = mount.root / "orders.log"
+
+        def listed_size() -> int:
+            return {entry.name: entry.stat().st_size for entry in os.scandir(mount.root)}["orders.log"]
+
+        assert listed_size() == 12
+        with log.open("rb") as kept, mmap.mmap(kept.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
+            assert mapped[:] == kept.read() == b"one\n" * 3
+        for number in range(3):
+            publish(mount.root / "orders" / "0" / "append", b"more\n")
+            assert log.stat().st_size == listed_size() == len(log.read_bytes()) == 12 + 5 * (number + 1)
