@@ -50,7 +50,7 @@ fingerprint() {
 
 tools_present() {
     tools="fusermount3 $python"
-    [ "$profile" = development ] && tools="$tools getfattr rsync curl vim mkfs.ext4 java"
+    [ "$profile" = development ] && tools="$tools getfattr rsync curl vim mkfs.ext4 java ssh sshd"
     for tool in $tools; do
         command -v "$tool" >/dev/null 2>&1 || return 1
     done
@@ -100,6 +100,8 @@ missing_packages() {
         command -v curl >/dev/null 2>&1 || list="$list curl"
         command -v vim >/dev/null 2>&1 || list="$list vim"
         command -v mkfs.ext4 >/dev/null 2>&1 || list="$list e2fsprogs"
+        command -v ssh >/dev/null 2>&1 || list="$list openssh-client"
+        command -v sshd >/dev/null 2>&1 || list="$list openssh-server"
         java_fits || list="$list java"
     fi
     echo $list

@@ -70,7 +70,7 @@ class Labels:
 class MessageRow:
     """A message as the verbs print it. `attributes` maps names without `user.mq.` to texts; it is empty unless
     requested. Messages of one store are ordered by `physical_offset`, messages of several stores by `store_time_ms`.
-    Both are -1 where only bodies were searched."""
+    Both are -1 where only bodies were searched. `broker` is its place's name, where there are several."""
 
     topic: str
     queue: int
@@ -79,6 +79,7 @@ class MessageRow:
     store_time_ms: int = -1
     physical_offset: int = -1
     attributes: Mapping[str, str] = field(default_factory=dict)
+    broker: str = ""
 
     @property
     def properties(self) -> dict[str, str]:
@@ -89,6 +90,7 @@ class MessageRow:
     def as_json(self) -> dict[str, Any]:
         """The object that `--json` prints: numbers as numbers; a body that is not UTF-8 is in `body_base64`."""
         shown: dict[str, Any] = {
+            **({"broker": self.broker} if self.broker else {}),
             "topic": self.topic,
             "queue": self.queue,
             "offset": self.offset,

@@ -90,7 +90,7 @@ def _options(context: click.Context, begun: str) -> Iterator[CompletionItem]:
 
 
 _BY_NAME: dict[str, Proposals] = {
-    **dict.fromkeys(("place", "to_place", "store", "mountpoint"), _places),
+    **dict.fromkeys(("place", "places", "to_place", "store", "mountpoint"), _places),
     **dict.fromkeys(("target", "targets", "source", "name"), _topics_at("place")),
     "to_topic": _topics_at("to_place"),
     "group": _groups,

@@ -44,6 +44,7 @@ VERBS = (
     "import",
     "sql",
     "serve",
+    "remote",
     "completion",
 )
 MOUNT_HELPER = "mount.fsstore"

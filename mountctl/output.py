@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -50,6 +51,11 @@ def plural(count: int, noun: str) -> str:
 def visible(text: str | Path) -> str:
     """`text` with escapes for characters that move a terminal's cursor or hide other text."""
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in str(text))
+
+
+def visible_lines(text: str) -> str:
+    """As `visible`, with newlines and tabs as they are."""
+    return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)
 
 
 def print_line(text: str) -> None:

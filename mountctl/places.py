@@ -203,6 +203,15 @@ def find_mount(text: str) -> Mount:
     return mount
 
 
+def require_here(text: str | Path) -> None:
+    """CommandError: the text names a place of another host, or a group of them, and the verb takes none."""
+    from fsstore.fleet.places import is_place  # rarely needed
+
+    if is_place(str(text)) and not patiently(Path(text).exists, True):
+        remedy = "cat, tail, grep, topics and status take such places; run this verb on that host"
+        raise CommandError(f"'{text}' is a place of another host", remedy, os.EX_USAGE)
+
+
 def find(text: str, table: Path = MOUNT_TABLE) -> Place:
     """The store and mount that `text` names: a mount point, a path below one, or a store's directory. CommandError."""
     if not text:
@@ -216,6 +225,7 @@ def find(text: str, table: Path = MOUNT_TABLE) -> Place:
     if mount := mount_of(path, table):
         return Place(path, mount)
     if not patiently(path.is_dir, False):
+        require_here(text)
         raise CommandError(f"{text!r} is neither a store nor a mount point", _remedy(text, path, table), os.EX_NOINPUT)
     return Place(path, None)
 
@@ -232,12 +242,10 @@ def _remedy(text: str, path: Path, table: Path) -> str:
 
 def _behind_place(context: click.Context, text: str) -> str:
     """The argument after PLACE, if `text` is the PLACE; otherwise ""."""
-    first, *others = (
-        argument.name or "" for argument in context.command.params if isinstance(argument, click.Argument)
-    )
-    if context.params.get(first) != text or not others:
+    names = [argument.name or "" for argument in context.command.params if isinstance(argument, click.Argument)]
+    if len(names) < 2 or context.params.get(names[0]) != text:
         return ""
-    value = context.params.get(others[0]) or ""
+    value = context.params.get(names[1]) or ""
     return str(next(iter(value), "") if isinstance(value, tuple) else value)
 
 

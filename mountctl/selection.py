@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import difflib
 import functools
+import heapq
 import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from operator import attrgetter
 from typing import Any, NoReturn
@@ -30,6 +31,10 @@ from mountctl.output import visible
 
 _FIRST_STEP, _LARGEST_STEP = 64, 8192
 """Batch sizes for reading backwards when a tag is selected."""
+
+POLL_SECONDS = 0.1
+LOOK_SECONDS = 5.0
+"""Interval of looking for new topics and queues."""
 
 _GLOB = re.compile(r"[*?\[]")
 _SPAN = re.compile(r"(\d+)(ms|[smhdw])")
@@ -98,6 +103,11 @@ def parse_target(text: str) -> Target:
     return Target(topic, *map(int, numbers))
 
 
+def names_several(targets: Sequence[Target]) -> bool:
+    """Whether the targets may be several topics."""
+    return len(targets) > 1 or any(_GLOB.search(target.topic) for target in targets)
+
+
 def narrowed(topic: Topic, target: Target) -> tuple[Queue, ...]:
     """The queues of `topic` that `target` selects."""
     if target.queue is None:
@@ -116,6 +126,12 @@ class Range:
     queue: int
     start: int
     end: int
+
+    def only(self, offset: int | None) -> Range:
+        """The part of it that is this one offset; all of it for None."""
+        if offset is None:
+            return self
+        return replace(self, start=max(self.start, offset), end=min(self.end, offset + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +200,7 @@ def ranges_of(store: LocalStore, targets: Iterable[Target], selection: Selection
         for topic in topics_named(topics, target.topic):
             for queue in narrowed(topic, target):
                 if (topic.name, queue.number) not in found:
-                    found[topic.name, queue.number] = selection.narrow(store, topic.name, queue)
+                    found[topic.name, queue.number] = selection.narrow(store, topic.name, queue).only(target.offset)
     return list(found.values())
 
 
@@ -223,3 +239,46 @@ def newest(store: LocalStore, chosen: Range, selection: Selection, count: int, a
         found[:0] = messages_in(store, part, selection, attributes)
         end, step = start, min(max(step, _FIRST_STEP) * 4, _LARGEST_STEP)
     return found[max(len(found) - count, 0) :]
+
+
+def in_log_order(
+    store: LocalStore, ranges: list[Range], selection: Selection, count: int | None, attributes: bool
+) -> Iterable[MessageRow]:
+    """The selected messages of the ranges, or the newest `count` of them, by physical offset. All of them are not held
+    in memory, unless a key selects them."""
+    if selection.key is not None:
+        found = messages_with_key(store, ranges, selection)
+    elif count is None:
+        queues = [messages_in(store, chosen, selection, attributes) for chosen in ranges]
+        return heapq.merge(*queues, key=attrgetter("physical_offset"))
+    else:
+        found = in_order(
+            message for chosen in ranges for message in newest(store, chosen, selection, count, attributes)
+        )
+    return found if count is None else found[max(len(found) - count, 0) :]
+
+
+def following(
+    store: LocalStore,
+    look: Callable[[], Iterable[Range]],
+    ends: dict[tuple[str, int], int],
+    selection: Selection,
+    attributes: bool,
+) -> Iterator[list[MessageRow]]:
+    """Endlessly, the selected messages that were stored since the last look, by physical offset; there may be none.
+    `ends` has the next offset of each queue, and is kept up to date; `look` finds the queues that there are now."""
+    looked = time.monotonic()
+    while True:
+        time.sleep(POLL_SECONDS)
+        if time.monotonic() - looked > LOOK_SECONDS:
+            for chosen in look():
+                ends.setdefault((chosen.topic, chosen.queue), chosen.start)
+            looked = time.monotonic()
+        come: list[MessageRow] = []
+        for (topic, queue), start in ends.items():
+            end = store.bounds(topic, queue).max_offset
+            if end > start:
+                new = messages_in(store, Range(topic, queue, start, end), selection, attributes)
+                come += (message for message in new if selection.has_key(message))
+                ends[topic, queue] = end
+        yield in_order(come)

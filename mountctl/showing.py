@@ -1,6 +1,6 @@
 r"""Printing of messages: as bodies, JSON, or in a format given by --format.
 
-%t topic   %q queue   %o queue offset   %b body   %S its size in bytes   %k keys   %g tag   %m message id
+%B broker   %t topic   %q queue   %o queue offset   %b body   %S its size in bytes   %k keys   %g tag   %m message id
 %T store time, epoch ms   %D the same, local   %h properties, NAME=VALUE,...   %{NAME} one   %j JSON   %% a percent
 \n \t \r \0 \\ \xHH as in a shell's printf
 """
@@ -41,6 +41,7 @@ _DIRECTIVES: dict[str, Part] = {
     "t": lambda message: message.topic.encode(),
     "q": lambda message: b"%d" % message.queue,
     "o": lambda message: b"%d" % message.offset,
+    "B": lambda message: message.broker.encode(),
     "b": lambda message: message.body,
     "S": lambda message: b"%d" % len(message.body),
     "k": _attribute("keys"),
@@ -52,7 +53,7 @@ _DIRECTIVES: dict[str, Part] = {
     "j": lambda message: json_line(message.as_json()).encode(),
     "%": lambda message: b"%",
 }
-_WITHOUT_ATTRIBUTES = frozenset("tqobS%")
+_WITHOUT_ATTRIBUTES = frozenset("BtqobS%")
 
 
 class Format:
@@ -114,8 +115,14 @@ class Printer:
         return self._format is not None
 
     def line(self, message: MessageRow) -> None:
-        """Print one of several messages: its body and a newline, or as the format says."""
-        self.raw(self._format.line(message) if self._format else message.body + b"\n")
+        """Print one of several messages: its body and a newline, or as the format says. Lines of a body from several
+        brokers begin with its broker."""
+        if self._format:
+            self.raw(self._format.line(message))
+        elif message.broker:
+            self.raw(led_by(f"{message.broker}:".encode(), message.body))
+        else:
+            self.raw(message.body + b"\n")
 
     def alone(self, message: MessageRow) -> None:
         """Print a single message: its body byte for byte (with a newline on a terminal), or as the format says."""
@@ -132,6 +139,11 @@ class Printer:
     def flush(self) -> None:
         """Write buffered output."""
         self._out.flush()
+
+
+def led_by(lead: bytes, text: bytes) -> bytes:
+    """Each line of the text, after `lead`."""
+    return lead + text.replace(b"\n", b"\n" + lead) + b"\n"
 
 
 @contextmanager
@@ -159,7 +171,7 @@ def takes_format(command: Callable[..., Any]) -> Callable[..., Any]:
         "--format",
         "template",
         metavar="FORMAT",
-        help="Print each message so: %t topic, %q queue, %o offset, %b body, %S its size, %k keys, %g tag, "
+        help="Print each message so: %B broker, %t topic, %q queue, %o offset, %b body, %S its size, %k keys, %g tag, "
         "%m message id, %T store time in ms, %D the same as a date, %h properties, %{NAME} one of them, %j JSON; "
         "\\n, \\t, \\0.",
     )

@@ -12,7 +12,7 @@ from mountctl.connect import daemon_of
 from mountctl.errors import FINDINGS, CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import human_size, plural, progress, visible
-from mountctl.places import Place, absolute, find, mount_of, require_outside_mounts
+from mountctl.places import Place, absolute, find, mount_of, require_here, require_outside_mounts
 from mountctl.process import raise_open_files
 
 
@@ -32,6 +32,7 @@ def command(place: str, directory: Path, verify: bool, settings: StoreSettings) 
       mountctl backup /mnt/mq /backup/mq
       mountctl backup --verify /srv/store /backup/mq
     """
+    require_here(directory)
     found, target = find(place), absolute(directory)
     if mount := mount_of(target):
         raise CommandError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import islice
 
 import click
@@ -11,6 +12,8 @@ import click
 from mountctl.client import MessageRow
 from mountctl.connect import reading
 from mountctl.errors import CommandError
+from mountctl.frames import Request
+from mountctl.hosts import Fleet, request, split_places
 from mountctl.local_store import LocalStore
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
@@ -46,21 +49,29 @@ def command(
 
     A topic may be a glob, in quotes: 'ord*'.
 
+    Several places stand before the topics: HOST:PLACE is read by ssh, @GROUP is of ~/.config/fsstore/fleet.toml. Their
+    messages come in the order of their store times.
+
     \b
     Examples:
       mountctl cat /mnt/mq orders/0 --from 100 --count 10
       mountctl cat /srv/store orders --key ORDER-17 --json
+      mountctl cat host-a:/mnt/mq host-b:/mnt/mq orders --from -10m
       mountctl cat /mnt/mq 'ord*' --from -1h --tag paid --format '%t/%q/%o %k: %b'
     """
-    wanted = [parse_target(text) for text in targets]
+    places, words = split_places([place, *targets])
+    wanted = [parse_target(text) for text in (words if places else targets)]
+    if len(wanted) > 1 and any(target.offset is not None for target in wanted):
+        raise CommandError("one OFFSET stands alone", "give topics and queues, or one message", os.EX_USAGE)
+    if places:
+        asked = replace(request("rows", words, selection, settings), count=count, by_queue=True)
+        return _print_of_hosts(places, asked, wanted, printer)
     key = selection.key
     paths = [target.plain_path if key is None else f"{target.topic}/keys/{key}" for target in wanted]
     with reading(find(place), settings, "cat", paths) as store:
         if len(wanted) == 1 and wanted[0].offset is not None:
             printer.alone(_one(store, wanted[0], printer.attributes))
             return 0
-        if any(target.offset is not None for target in wanted):
-            raise CommandError("one OFFSET stands alone", "give topics and queues, or one message", os.EX_USAGE)
         ranges = ranges_of(store, wanted, selection)
         if selection.key is not None:
             for message in islice(_with_key(store, ranges, selection), count):
@@ -71,6 +82,20 @@ def command(
                     printer.line(message)
         printer.flush()
         return store.left_out.exit_code()
+
+
+def _print_of_hosts(places: list[str], asked: Request, wanted: list[Target], printer: Printer) -> int:
+    is_one = wanted[0].offset is not None
+    is_found = not is_one and asked.key is None
+    with Fleet(places, replace(asked, attributes=printer.attributes)) as fleet:
+        show = printer.alone if is_one and fleet.is_single else printer.line
+        for message in fleet.rows():
+            show(message)
+            is_found = True
+        if not is_found and not fleet.exit_code():
+            what = f"the key {asked.key!r}" if asked.key is not None else asked.targets[0]
+            raise CommandError(f"no place has {what}", exit_code=os.EX_NOINPUT)
+        return fleet.exit_code()
 
 
 def _with_key(store: LocalStore, ranges: list[Range], selection: Selection) -> Iterable[MessageRow]:

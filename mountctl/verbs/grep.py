@@ -5,63 +5,35 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import partial
-from heapq import merge
-from itertools import groupby, islice
+from itertools import groupby
 
 import click
 
-from mountctl.client import PARTS, Bodies, MessageRow
+from fsstore.fleet.places import is_place
+from mountctl.client import PARTS, MessageRow
 from mountctl.connect import reading
 from mountctl.errors import FINDINGS, CommandError
-from mountctl.local_store import LocalStore
+from mountctl.frames import Count, Request, Searched
+from mountctl.hosts import Fleet, request, split_places
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import visible
-from mountctl.pattern import Needed, Pattern
+from mountctl.pattern import Pattern
 from mountctl.places import find
-from mountctl.selection import (
-    Range,
-    Selection,
-    messages_in,
-    messages_with_key,
-    parse_target,
-    ranges_of,
-    takes_selection,
-)
-from mountctl.showing import Printer, takes_format
+from mountctl.search import Found, Group, Search, at_most, matches
+from mountctl.selection import Selection, names_several, parse_target, ranges_of, takes_selection
+from mountctl.showing import Printer, led_by, takes_format
 
 MATCH, PLACE, PLAIN = "\x1b[1;31m", "\x1b[35m", "\x1b[0m"
-READ_TOGETHER = 256
-FEW = 8
-"""Messages are read as a range if more than one in FEW is wanted."""
-SAMPLE = 8_192
-"""Number of messages sampled to find the rarest of several texts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """A pattern and the `parts` of messages to search; "body" is one of the parts."""
-
-    pattern: Pattern
-    invert: bool
-    parts: frozenset[str]
-
-    def texts(self, message: MessageRow) -> list[bytes]:
-        """The searched texts of a message; parts other than the body need its attributes."""
-        texts = [text.encode() for part in sorted(self.parts & PARTS.keys()) for text in PARTS[part](message)]
-        return [*texts, message.body] if "body" in self.parts else texts
-
-    def takes(self, message: MessageRow) -> bool:
-        """Whether the search selects the message."""
-        return any(map(self.pattern.is_in, self.texts(message))) is not self.invert
 
 
 @click.command("grep", short_help="Search messages.")
 @click.argument("place")
-@click.argument("text", metavar="PATTERN")
+@click.argument("text", metavar="PATTERN", required=False)
 @click.argument("targets", metavar="[TOPIC[/QUEUE]]...", nargs=-1)
+@click.option("-e", "--regexp", "given", metavar="PATTERN", help="PATTERN; all other arguments are places and topics.")
 @click.option("-F", "--fixed-strings", "fixed", is_flag=True, help="PATTERN is a literal text, no regular expression.")
 @click.option("-i", "--ignore-case", "any_case", is_flag=True, help="Ignore case.")
 @click.option("-v", "--invert-match", "invert", is_flag=True, help="Select messages that don't match.")
@@ -79,12 +51,15 @@ class Search:
 @takes_format
 @partial(takes_settings, names=["--option"])
 def command(
-    place: str, text: str, targets: tuple[str, ...], fixed: bool, any_case: bool, invert: bool, counting: bool,
-    listing: bool, only: bool, most: int | None, quiet: bool, where: bool, parts: tuple[str, ...], colour: str,
-    selection: Selection, printer: Printer, settings: StoreSettings,
+    place: str, text: str | None, targets: tuple[str, ...], given: str | None, fixed: bool, any_case: bool,
+    invert: bool, counting: bool, listing: bool, only: bool, most: int | None, quiet: bool, where: bool,
+    parts: tuple[str, ...], colour: str, selection: Selection, printer: Printer, settings: StoreSettings,
 ) -> int:  # fmt: skip
     """Print the messages of a store or mount that match PATTERN, a regular expression of Python's. Without TOPIC
     all topics are searched. ^ and $ match at each line of a body.
+
+    Several places stand first: HOST:PLACE is read by ssh, @GROUP is of ~/.config/fsstore/fleet.toml. A PATTERN that
+    looks like a place is given by -e.
 
     The exit code is 0 with a match, 1 without, and greater after an error.
 
@@ -94,25 +69,33 @@ def command(
       mountctl grep /srv/store -Fc 'order 7'
       mountctl grep /mnt/mq -i 'ORDER 3|order 4' 'ord*' --from -1h --json
       mountctl grep /mnt/mq '^KEYS=ORDER-' --in properties -o
+      mountctl grep @prod -e 'order: [0-9]' orders
     """
-    search = Search(Pattern(text, fixed=fixed, any_case=any_case), invert, frozenset(parts) or frozenset({"body"}))
+    places, pattern, topics = _parted(place, text, targets, given)
+    search = Search(Pattern(pattern, fixed=fixed, any_case=any_case), invert, frozenset(parts) or frozenset({"body"}))
     if sum((counting, listing, only, quiet)) > 1:
         raise CommandError("-c, -l, -o and -q exclude each other", "give one of them", os.EX_USAGE)
     if (counting or listing or only) and printer.formats:
         raise CommandError("--json and --format print messages", "leave -c, -l, -o out", os.EX_USAGE)
-    wanted = [parse_target(target) for target in targets or ["*"]]
+    wanted = [parse_target(target) for target in topics or ["*"]]
     if any(target.offset is not None for target in wanted):
         raise CommandError("one message is not searched", "give TOPIC or TOPIC/QUEUE", os.EX_USAGE)
     is_coloured = colour == "always" or (colour == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+    if places:
+        searched = Searched(pattern, fixed, any_case, invert, tuple(sorted(search.parts)))
+        asked = request("counts" if counting or listing or quiet else "rows", topics or ["*"], selection, settings)
+        asked = replace(asked, search=searched, count=1 if listing or quiet else most)
+        show = _Shower(search, printer, is_coloured, only, where or names_several(wanted))
+        return _of_hosts(places, asked, show, "" if quiet else "names" if listing else "counts")
     found = False
     paths = [target.plain_path for target in wanted]
-    with reading(find(place), settings, f"grep -P {shlex.quote(text)}", paths) as store:
-        ranges = ranges_of(store, wanted, selection) if targets or store.topics() else []
-        topics = [(topic, list(own)) for topic, own in groupby(ranges, lambda chosen: chosen.topic)]
-        show = _Shower(search, printer, is_coloured, only, where or len(topics) > 1)
-        for topic, own in topics:
+    with reading(find(place), settings, f"grep -P {shlex.quote(pattern)}", paths) as store:
+        ranges = ranges_of(store, wanted, selection) if topics or store.topics() else []
+        by_topic = [(topic, list(own)) for topic, own in groupby(ranges, lambda chosen: chosen.topic)]
+        show = _Shower(search, printer, is_coloured, only, where or len(by_topic) > 1)
+        for topic, own in by_topic:
             few = 1 if listing or quiet else most
-            groups = _at_most(_matches(store, own, search, selection, printer.attributes), few)
+            groups = at_most(matches(store, own, search, selection, printer.attributes), few)
             if counting:
                 count = sum(map(len, groups))
                 found |= count > 0
@@ -130,104 +113,43 @@ def command(
         return store.left_out.exit_code(0 if found else FINDINGS)
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Selected messages of a queue, without attributes."""
-
-    topic: str
-    queue: int
-    bodies: Bodies
-    rows: Sequence[int]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, some: slice) -> Found:
-        return Found(self.topic, self.queue, self.bodies, self.rows[some])
-
-    def __iter__(self) -> Iterator[MessageRow]:
-        bodies = self.bodies
-        return (MessageRow(self.topic, self.queue, int(bodies.offsets[row]), bodies[row]) for row in self.rows)
+def _parted(
+    place: str, text: str | None, targets: tuple[str, ...], given: str | None
+) -> tuple[list[str], str, list[str]]:
+    """The places, if one of them is on another host, the pattern, and the topics. Behind a place of this host a word is
+    the pattern, whatever it looks like."""
+    words = [place, *([] if text is None else [text]), *targets]
+    places, rest = split_places(words) if given is not None or is_place(place) else ([], words)
+    rest = rest if places else rest[1:]
+    pattern, topics = (given, rest) if given is not None else (rest[0] if rest else None, rest[1:])
+    if pattern is None:
+        like_place = " (one that looks like a place is given by -e)" if places else ""
+        raise click.UsageError(f"Missing argument 'PATTERN'{like_place}.", click.get_current_context())
+    return places, pattern, topics
 
 
-Group = Found | list[MessageRow]
-
-
-def _at_most(groups: Iterator[Group], most: int | None) -> Iterator[Group]:
-    """The first `most` of their messages; all for None."""
-    for group in groups:
-        yield group[:most]
-        if most is not None:
-            most -= len(group)
-            if most <= 0:
-                return
-
-
-def _matches(
-    store: LocalStore, ranges: list[Range], search: Search, selection: Selection, attributes: bool
-) -> Iterator[Group]:
-    """The selected messages of a topic's ranges, in groups."""
-    if selection.key is not None:
-        yield list(filter(search.takes, messages_with_key(store, ranges, selection)))
-        return
-    for chosen in ranges:
-        if "body" not in search.parts and not search.invert:
-            for message in filter(selection.takes, _with_attributes(store, chosen, _with_part(store, chosen, search))):
-                if search.takes(message):
-                    yield [message]
-            continue
-        if search.parts != {"body"}:
-            for message in filter(search.takes, messages_in(store, chosen, selection, attributes=True)):
-                yield [message]
-            continue
-        found = _with_body(store, chosen, search)
-        if attributes or selection.tags:
-            offsets = (message.offset for some in found for message in some)
-            for message in filter(selection.takes, _with_attributes(store, chosen, offsets)):
-                yield [message]
-        else:
-            yield from found
-
-
-def _with_part(store: LocalStore, chosen: Range, search: Search) -> Iterator[int]:
-    """Offsets of messages of a range with a match in one of the searched parts."""
-    parts = (store.texts(chosen.topic, chosen.queue, chosen.start, chosen.end, part) for part in search.parts)
-    found = ((int(texts.offsets[row]) for texts in part for row in search.pattern.rows(texts)) for part in parts)
-    return (offset for offset, _ in groupby(merge(*found)))
-
-
-def _with_body(store: LocalStore, chosen: Range, search: Search) -> Iterator[Found]:
-    """Messages of a range selected by their bodies. Bodies without any needed text are skipped unread."""
-    place = chosen.topic, chosen.queue, chosen.start
-    needed = _rarest(store, place, search.pattern.needed) if not search.invert else None
-    texts, sure, any_case = (needed.texts, needed.sure, needed.any_case) if needed else ((), 0, False)
-    for bodies in store.bodies(*place, chosen.end, texts, any_case):
-        rows: Sequence[int]
-        if search.invert:
-            rows = sorted(set(range(len(bodies))).difference(search.pattern.rows(bodies)))
-        elif sure and ((bodies.numbers >= 0) & (bodies.numbers < sure)).all():
-            rows = range(len(bodies))
-        else:
-            rows = search.pattern.rows(bodies)
-        yield Found(chosen.topic, chosen.queue, bodies, rows)
-
-
-def _rarest(store: LocalStore, place: tuple[str, int, int], needed: list[Needed]) -> Needed | None:
-    """The element of `needed` with the fewest matches among the first messages of a range."""
-    if not needed[1:]:
-        return needed[0] if needed else None
-    end = place[2] + SAMPLE
-    return min(needed, key=lambda one: sum(map(len, store.bodies(*place, end, one.texts, one.any_case))))
-
-
-def _with_attributes(store: LocalStore, chosen: Range, offsets: Iterator[int]) -> Iterator[MessageRow]:
-    """Messages at the offsets, with their attributes; nearby ones are read together."""
-    while some := list(islice(offsets, READ_TOGETHER)):
-        spans = [some] if some[-1] - some[0] < len(some) * FEW else [[offset] for offset in some]
-        for span in spans:
-            count, wanted = span[-1] - span[0] + 1, set(span)
-            read = store.messages(chosen.topic, chosen.queue, span[0], count, attributes=True)
-            yield from (message for message in read if message.offset in wanted)
+def _of_hosts(places: list[str], asked: Request, show: _Shower, how: str) -> int:
+    """Print the rows that were asked for, or of each topic with a match `how`: its "names", "counts", or nothing."""
+    found = Counter[str]()
+    with Fleet(places, asked) as fleet:
+        for message in fleet.rows() if asked.kind == "rows" else ():
+            if found[message.topic] != asked.count:
+                found[message.topic] += 1
+                show([message])
+        for host, count in fleet.answers(Count) if asked.kind == "counts" else ():
+            found[count.topic] += count.messages
+            if not how and count.messages:
+                return 0
+            words = [
+                *([] if fleet.is_single else [host.name]),
+                *([count.topic] if show.where or how == "names" else []),
+            ]
+            if how == "counts" or (how == "names" and count.messages):
+                words += [str(count.messages)] * (how == "counts")
+                show.printer.raw(visible(":".join(words)).encode() + b"\n")
+        show.printer.flush()
+        fleet.require_targets()
+        return fleet.exit_code(0 if found.total() else FINDINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +175,7 @@ class _Shower:
             self.printer.line(message)
             return
         place = f"{message.topic}/{message.queue}/{message.offset}" if self.where else ""
+        place = ":".join(filter(None, (message.broker, place)))
         if place and self.is_coloured:
             place = f"{PLACE}{visible(place)}{PLAIN}"
         lead = f"{place}:".encode() if place else b""
@@ -263,4 +186,4 @@ class _Shower:
         for line in lines:
             paints = self.is_coloured and not self.search.invert
             shown = self.search.pattern.painted(line, MATCH, PLAIN) if paints else line
-            self.printer.raw(lead + shown + b"\n")
+            self.printer.raw(led_by(lead, shown) if message.broker else lead + shown + b"\n")

@@ -14,7 +14,7 @@ from mountctl.connect import connect, mounted_tree
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings
 from mountctl.output import plural, progress
-from mountctl.places import find
+from mountctl.places import find, require_here
 from mountctl.selection import tell_new_topic
 from mountctl.spark import require_arrow, spark_session
 
@@ -56,6 +56,7 @@ def command(
       mountctl import orders.jsonl /mnt/mq --topic orders --key id
       mountctl import prices.csv /mnt/mq --topic prices --key article --tag currency
     """
+    require_here(place)
     if Path(place).is_file():
         raise CommandError(f"{place} is a file", "the store or its mount comes last", os.EX_USAGE)
     require_arrow()

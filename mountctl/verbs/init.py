@@ -11,7 +11,7 @@ from engine import BROKER_SIZES, EMBEDDED_SIZES, MessageStore, StoreConfig
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, parse_mode, takes_settings
 from mountctl.output import human_size, plural, print_json
-from mountctl.places import absolute
+from mountctl.places import absolute, require_here
 
 SIZES = {"embedded": EMBEDDED_SIZES, "broker": BROKER_SIZES}
 
@@ -32,6 +32,7 @@ def command(store: Path, sizes: str, mode: str | None, as_json: bool, settings: 
       mountctl init --sizes broker --mode 0750 /srv/store
     """
     bits = None if mode is None else parse_mode(mode)
+    require_here(store)
     path = absolute(store)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise CommandError(f"{store} is not empty", "name a new or empty directory", os.EX_USAGE)

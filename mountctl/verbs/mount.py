@@ -19,7 +19,7 @@ from mountctl.launch import Served
 from mountctl.log_file import LogFile, default_log_file, open_log, redirect
 from mountctl.options import BROKER_CONF, MountRequest, StoreSettings, parse, parse_mode, root_of, settings_of
 from mountctl.output import plural, progress, visible
-from mountctl.places import absolute
+from mountctl.places import absolute, require_here
 from mountctl.process import set_up_allocator
 
 MOST_REFUSED = 5
@@ -65,6 +65,7 @@ def command(
     words = parse(options)
     settings = settings_of(words.store, broker_conf or words.broker_conf)
     store, mountpoint = _places(store, mountpoint, settings)
+    require_here(store)
     chosen = words.switches | {name for name, on in switches.items() if on}
     request = MountRequest(
         store=absolute(store),

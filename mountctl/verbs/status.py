@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from typing import Any
 
@@ -13,6 +13,8 @@ import click
 from engine import RecoveryReport, StoreStats, rows_of
 from mountctl.connect import connect
 from mountctl.errors import CommandError
+from mountctl.frames import SAME_VERSION, Status
+from mountctl.hosts import Fleet, is_fleet, request
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import (
     human_seconds,
@@ -31,51 +33,89 @@ WATCH_SECONDS = 1.0
 
 
 @click.command("status", short_help="Show stores, mounts, and consumer lag.")
-@click.argument("place", required=False)
+@click.argument("places", metavar="[PLACE]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
 @click.option("--watch", is_flag=True, help="Repeat every second, until interrupted; JSON is then one line.")
 @takes_settings
-def command(place: str | None, as_json: bool, watch: bool, settings: StoreSettings) -> None:
-    """Show a store or mount: sizes, topics, and each consumer group's lag. Without PLACE: everything mounted here.
+def command(places: tuple[str, ...], as_json: bool, watch: bool, settings: StoreSettings) -> int:
+    """Show a store or mount: sizes, topics, and each consumer group's lag. Without PLACE: everything mounted here. Of
+    several places, HOST:PLACE by ssh or @GROUP of ~/.config/fsstore/fleet.toml, a line each.
 
     \b
     Examples:
       mountctl status
       mountctl status /mnt/mq --json
+      mountctl status host-a:/mnt/mq host-b:/mnt/mq
     """
     if watch and not as_json:
         with shown() as show:
             while True:
-                show(_lines(place, settings))
+                show(_lines(places, settings))
                 time.sleep(WATCH_SECONDS)
-    _report(place, settings, print_json if as_json and not watch else print_json_line if as_json else None)
+    code = _report(places, settings, print_json if as_json and not watch else print_json_line if as_json else None)
     while watch:
         time.sleep(WATCH_SECONDS)
-        _report(place, settings, print_json_line)
+        _report(places, settings, print_json_line)
+    return code
 
 
-def _lines(place: str | None, settings: StoreSettings) -> list[str]:
+def _lines(places: Sequence[str], settings: StoreSettings) -> list[str]:
     """The lines to print, or the error."""
     text = io.StringIO()
     try:
         with redirect_stdout(text):
-            _report(place, settings, None)
+            _report(places, settings, None)
     except CommandError as error:
         return [str(error)]
     return text.getvalue().splitlines()
 
 
-def _report(place: str | None, settings: StoreSettings, print_as_json: Callable[[Any], None] | None) -> None:
-    if place is None:
+def _report(places: Sequence[str], settings: StoreSettings, print_as_json: Callable[[Any], None] | None) -> int:
+    if not places:
         _show_mounts(print_as_json)
-        return
-    found = find(place)
+        return 0
+    if is_fleet(places):
+        return _report_hosts(places, settings, print_as_json)
+    found = find(places[0])
     with connect(found, settings, writing=False) as client:
         status = client.status()
     if print_as_json is not None:
         print_as_json(status)
     else:
         _show(found, status)
+    return 0
+
+
+def _report_hosts(places: Sequence[str], settings: StoreSettings, print_as_json: Callable[[Any], None] | None) -> int:
+    with Fleet(places, request("status", settings=settings)) as fleet:
+        found = {host.name: frame.status for host, frame in fleet.answers(Status)}
+        code = fleet.exit_code()
+    if print_as_json is not None:
+        print_as_json(found)
+    elif found:
+        try:
+            _show_hosts(found)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise CommandError(f"the status of a host is another version's ({error!r})", SAME_VERSION) from None
+    return code
+
+
+def _show_hosts(found: Mapping[str, Mapping[str, Any]]) -> None:
+    titles = ("BROKER", "ACCESS", "TOPICS", "QUEUES", "MESSAGES", "LOG", "DISK FREE")
+    print_table(titles, [(broker, *_figures(status)) for broker, status in found.items()])
+    lags = [(broker, *lag) for broker, status in found.items() for lag in _lags(status["groups"])]
+    if lags:
+        click.echo()
+        print_table(("BROKER", "GROUP", "TOPIC", "QUEUE", "OFFSET", "LAG"), lags)
+
+
+def _figures(status: Mapping[str, Any]) -> Iterator[str]:
+    """Cells of a store's row."""
+    stats = status["stats"]
+    yield f"{status['mode']}{_why_not(status)}"
+    yield from (f"{stats[name]:,}" for name in ("topics", "queues", "messages"))
+    yield human_size(stats["physical_end"] - stats["min_physical_offset"])
+    yield human_size(stats["disk_free_bytes"])
 
 
 def _show_mounts(print_as_json: Callable[[Any], None] | None) -> None:

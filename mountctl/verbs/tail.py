@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import heapq
 import os
-import time
-from operator import attrgetter
+from collections import deque
+from dataclasses import replace
+from functools import partial
 
 import click
 
-from mountctl.client import MessageRow
 from mountctl.connect import reading
 from mountctl.errors import INTERRUPTED, CommandError
-from mountctl.local_store import LocalStore
+from mountctl.frames import Request
+from mountctl.hosts import Fleet, request, split_places
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
-from mountctl.selection import (
-    Range,
-    Selection,
-    Target,
-    in_order,
-    messages_in,
-    messages_with_key,
-    newest,
-    parse_target,
-    ranges_of,
-    takes_selection,
-)
+from mountctl.selection import Selection, following, in_log_order, parse_target, ranges_of, takes_selection
 from mountctl.showing import Printer, takes_format, tell_damaged
-
-POLL_SECONDS = 0.1
-LOOK_SECONDS = 5.0
-"""Interval of looking for new topics and queues."""
 
 
 @click.command("tail", short_help="Print the newest messages, and follow new ones.")
@@ -50,26 +35,41 @@ def command(
 
     A topic may be a glob, in quotes: 'ord*'.
 
+    Several places stand before the topics: HOST:PLACE is read by ssh, @GROUP is of ~/.config/fsstore/fleet.toml. A host
+    that is lost while it is followed is named, and asked again.
+
     \b
     Examples:
       mountctl tail /mnt/mq orders -n 3
       mountctl tail -f --json /mnt/mq orders/0
       mountctl tail -f /mnt/mq 'ord*' --from -15m --format '%D %t %k: %b'
+      mountctl tail -f @prod orders
     """
-    wanted = [parse_target(text) for text in targets]
+    places, words = split_places([place, *targets])
+    wanted = [parse_target(text) for text in (words if places else targets)]
     if follow and selection.end is not None:
         raise CommandError("--follow has no end", "leave --until out", os.EX_USAGE)
     if count is None:
         count = 10 if selection.start is None else None
     try:
+        if places:
+            asked = replace(request("rows", words, selection, settings), count=count, follow=follow)
+            return _print_of_hosts(places, asked, printer)
         paths = [target.plain_path for target in wanted]
         with reading(find(place), settings, "tail -f" if follow else "tail", paths, following=follow) as store:
             store.left_out.tell = tell_damaged if follow else None
             ranges = ranges_of(store, wanted, selection)
-            _print_newest(store, ranges, selection, count, printer)
-            if follow:
-                _follow(store, wanted, ranges, selection, printer)
+            attributes = printer.attributes or selection.key is not None
+            for message in in_log_order(store, ranges, selection, count, attributes):
+                printer.line(message)
             printer.flush()
+            if follow:
+                ends = {(chosen.topic, chosen.queue): chosen.end for chosen in ranges}
+                look = partial(ranges_of, store, wanted, Selection())
+                for messages in following(store, look, ends, selection, attributes):
+                    for message in messages:
+                        printer.line(message)
+                    printer.flush()
             return store.left_out.exit_code()
     except KeyboardInterrupt:
         if not follow:
@@ -77,44 +77,15 @@ def command(
         return INTERRUPTED  # the usual end of --follow
 
 
-def _print_newest(
-    store: LocalStore, ranges: list[Range], selection: Selection, count: int | None, printer: Printer
-) -> None:
-    found: list[MessageRow] = []
-    if selection.key is not None:
-        found = messages_with_key(store, ranges, selection)
-    elif count is None:  # they may not fit into memory
-        queues = [messages_in(store, chosen, selection, printer.attributes) for chosen in ranges]
-        for message in heapq.merge(*queues, key=attrgetter("physical_offset")):
+def _print_of_hosts(places: list[str], asked: Request, printer: Printer) -> int:
+    attributes = printer.attributes or asked.key is not None
+    with Fleet(places, replace(asked, attributes=attributes)) as fleet:
+        rows = fleet.rows()
+        for message in rows if asked.count is None else deque(rows, asked.count):
             printer.line(message)
-    else:
-        for chosen in ranges:
-            found += newest(store, chosen, selection, count, printer.attributes)
-    found = in_order(found)
-    for message in found if count is None else found[max(len(found) - count, 0) :]:
-        printer.line(message)
-
-
-def _follow(
-    store: LocalStore, wanted: list[Target], ranges: list[Range], selection: Selection, printer: Printer
-) -> None:
-    """Print messages after those ranges until interrupted."""
-    ends = {(chosen.topic, chosen.queue): chosen.end for chosen in ranges}
-    attributes = printer.attributes or selection.key is not None
-    looked = time.monotonic()
-    while True:
         printer.flush()
-        time.sleep(POLL_SECONDS)
-        if time.monotonic() - looked > LOOK_SECONDS:
-            for chosen in ranges_of(store, wanted, Selection()):
-                ends.setdefault((chosen.topic, chosen.queue), chosen.start)
-            looked = time.monotonic()
-        come: list[MessageRow] = []
-        for (topic, queue), start in ends.items():
-            end = store.bounds(topic, queue).max_offset
-            if end > start:
-                new = messages_in(store, Range(topic, queue, start, end), selection, attributes)
-                come += (message for message in new if selection.has_key(message))
-                ends[topic, queue] = end
-        for message in in_order(come):
-            printer.line(message)
+        for messages in fleet.follow() if asked.follow else ():
+            for message in messages:
+                printer.line(message)
+            printer.flush()
+        return fleet.exit_code()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import click
 
 from engine import MAX_QUEUES
+from mountctl.client import Topic
 from mountctl.connect import connect
 from mountctl.errors import INTERRUPTED, CommandError
+from mountctl.frames import Topics
+from mountctl.hosts import Fleet, is_fleet, request
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import plural, print_json, print_table
 from mountctl.places import find
@@ -37,31 +42,57 @@ def command() -> None:
 
 
 @command.command("list")
-@click.argument("place")
+@click.argument("places", metavar="PLACE...", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print names and bounds as JSON.")
 @takes_settings
-def list_topics(place: str, as_json: bool, settings: StoreSettings) -> None:
-    """List topics, with their queues and messages.
+def list_topics(places: tuple[str, ...], as_json: bool, settings: StoreSettings) -> int:
+    """List topics, with their queues and messages. Of several places, HOST:PLACE by ssh or @GROUP of
+    ~/.config/fsstore/fleet.toml, each with its broker.
 
     \b
-    Example:
+    Examples:
       mountctl topics /srv/store --json
+      mountctl topics host-a:/mnt/mq host-b:/mnt/mq
     """
-    with connect(find(place), settings, writing=False) as client:
+    if is_fleet(places):
+        return _list_of_hosts(places, as_json, settings)
+    with connect(find(places[0]), settings, writing=False) as client:
         topics = client.topics()
     if as_json:
-        print_json(
-            {
-                topic.name: {
-                    str(queue.number): {"min_offset": queue.min_offset, "max_offset": queue.max_offset}
-                    for queue in topic.queues
-                }
-                for topic in topics
-            }
-        )
-        return
-    rows = [(topic.name, f"{len(topic.queues):,}", f"{topic.messages:,}") for topic in topics]
-    print_table(("TOPIC", "QUEUES", "MESSAGES"), rows)
+        print_json(_bounds(topics))
+    else:
+        print_table(_TITLES, map(_row, topics))
+    return 0
+
+
+def _list_of_hosts(places: Sequence[str], as_json: bool, settings: StoreSettings) -> int:
+    with Fleet(places, request("topics", settings=settings)) as fleet:
+        found = {host.name: frame.topics for host, frame in fleet.answers(Topics)}
+        code = fleet.exit_code()
+    if as_json:
+        print_json({broker: _bounds(topics) for broker, topics in found.items()})
+    elif found:
+        rows = [(broker, *_row(topic)) for broker, topics in found.items() for topic in topics]
+        print_table(("BROKER", *_TITLES), rows)
+    return code
+
+
+_TITLES = ("TOPIC", "QUEUES", "MESSAGES")
+
+
+def _row(topic: Topic) -> tuple[str, str, str]:
+    return topic.name, f"{len(topic.queues):,}", f"{topic.messages:,}"
+
+
+def _bounds(topics: Iterable[Topic]) -> dict[str, dict[str, dict[str, int]]]:
+    """What `--json` prints: the bounds of each queue of each topic."""
+    return {
+        topic.name: {
+            str(queue.number): {"min_offset": queue.min_offset, "max_offset": queue.max_offset}
+            for queue in topic.queues
+        }
+        for topic in topics
+    }
 
 
 @command.command("create")

@@ -25,6 +25,7 @@ from mountctl.places import (
     mounts,
     nothing_mounted,
     require_answer,
+    require_here,
 )
 from mountctl.preflight import fusermount
 from mountctl.process import is_stopped
@@ -52,6 +53,7 @@ def command(place: Path, lazy: bool) -> None:
       mountctl umount /mnt/mq
       mountctl umount --lazy /mnt/mq
     """
+    require_here(place)
     mount = _mounted(absolute(place))
     answer = _answer_of(mount)
     if answer is Answer.LATE:

@@ -11,8 +11,7 @@ from mountctl.connect import reading
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
-from mountctl.selection import Target, find_topic, narrowed, parse_target
-from mountctl.verbs.tail import POLL_SECONDS
+from mountctl.selection import POLL_SECONDS, Target, find_topic, narrowed, parse_target
 
 
 @click.command("wait", short_help="Return when a message arrives.")

@@ -17,9 +17,12 @@ RUNS_ON = {"mount", "umount", "init", "check", "completion"}
 
 def examples(*verb: str) -> list[str]:
     words = succeed(*verb, "--help").partition("Example")[2].partition("\n\n")[0]
-    return [line.strip() for line in words.splitlines() if line.startswith("    mountctl ")]
+    lines = [line.strip() for line in words.splitlines() if line.startswith("    mountctl ")]
+    return [line for line in lines if not OTHER_HOSTS & {*line.split()}]
 
 
+OTHER_HOSTS = {"host-a:/mnt/mq", "@prod"}
+"""Such places are tried over ssh, in test_serve_promises_hosts.py."""
 WITH_SPARK = {"export", "import"}
 """Their examples run in tests/spark, which has a session."""
 EXAMPLES = [(verb, example) for verb in VERBS if verb not in WITH_SPARK for example in examples(verb)]
@@ -59,6 +62,7 @@ SHARE_A_MOUNT = {
         "grep",
         "profile",
         "put",
+        "remote",
         "retention",
         "sql",
         "status",

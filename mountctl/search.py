@@ -1,0 +1,137 @@
+"""Search: the messages that match a pattern, in bodies or other parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import merge
+from itertools import groupby, islice
+
+from mountctl.client import PARTS, Bodies, MessageRow
+from mountctl.local_store import LocalStore
+from mountctl.pattern import Needed, Pattern
+from mountctl.selection import Range, Selection, messages_in, messages_with_key
+
+READ_TOGETHER = 256
+FEW = 8
+"""Messages are read as a range if more than one in FEW is wanted."""
+SAMPLE = 8_192
+"""Number of messages sampled to find the rarest of several texts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A pattern and the `parts` of messages to search; "body" is one of the parts."""
+
+    pattern: Pattern
+    invert: bool
+    parts: frozenset[str]
+
+    def texts(self, message: MessageRow) -> list[bytes]:
+        """The searched texts of a message; parts other than the body need its attributes."""
+        texts = [text.encode() for part in sorted(self.parts & PARTS.keys()) for text in PARTS[part](message)]
+        return [*texts, message.body] if "body" in self.parts else texts
+
+    def takes(self, message: MessageRow) -> bool:
+        """Whether the search selects the message."""
+        return any(map(self.pattern.is_in, self.texts(message))) is not self.invert
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Selected messages of a queue, without attributes."""
+
+    topic: str
+    queue: int
+    bodies: Bodies
+    rows: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, some: slice) -> Found:
+        return Found(self.topic, self.queue, self.bodies, self.rows[some])
+
+    def __iter__(self) -> Iterator[MessageRow]:
+        bodies = self.bodies
+        return (MessageRow(self.topic, self.queue, int(bodies.offsets[row]), bodies[row]) for row in self.rows)
+
+
+Group = Found | list[MessageRow]
+
+
+def at_most(groups: Iterator[Group], most: int | None) -> Iterator[Group]:
+    """The first `most` of their messages; all for None."""
+    for group in groups:
+        yield group[:most]
+        if most is not None:
+            most -= len(group)
+            if most <= 0:
+                return
+
+
+def matches(
+    store: LocalStore, ranges: list[Range], search: Search, selection: Selection, attributes: bool
+) -> Iterator[Group]:
+    """The selected messages of a topic's ranges, in groups."""
+    if selection.key is not None:
+        yield list(filter(search.takes, messages_with_key(store, ranges, selection)))
+        return
+    for chosen in ranges:
+        if "body" not in search.parts and not search.invert:
+            for message in filter(selection.takes, _with_attributes(store, chosen, _with_part(store, chosen, search))):
+                if search.takes(message):
+                    yield [message]
+            continue
+        if search.parts != {"body"}:
+            for message in filter(search.takes, messages_in(store, chosen, selection, attributes=True)):
+                yield [message]
+            continue
+        found = _with_body(store, chosen, search)
+        if attributes or selection.tags:
+            offsets = (message.offset for some in found for message in some)
+            for message in filter(selection.takes, _with_attributes(store, chosen, offsets)):
+                yield [message]
+        else:
+            yield from found
+
+
+def _with_part(store: LocalStore, chosen: Range, search: Search) -> Iterator[int]:
+    """Offsets of messages of a range with a match in one of the searched parts."""
+    parts = (store.texts(chosen.topic, chosen.queue, chosen.start, chosen.end, part) for part in search.parts)
+    found = ((int(texts.offsets[row]) for texts in part for row in search.pattern.rows(texts)) for part in parts)
+    return (offset for offset, _ in groupby(merge(*found)))
+
+
+def _with_body(store: LocalStore, chosen: Range, search: Search) -> Iterator[Found]:
+    """Messages of a range selected by their bodies. Bodies without any needed text are skipped unread."""
+    place = chosen.topic, chosen.queue, chosen.start
+    needed = _rarest(store, place, search.pattern.needed) if not search.invert else None
+    texts, sure, any_case = (needed.texts, needed.sure, needed.any_case) if needed else ((), 0, False)
+    for bodies in store.bodies(*place, chosen.end, texts, any_case):
+        rows: Sequence[int]
+        if search.invert:
+            rows = sorted(set(range(len(bodies))).difference(search.pattern.rows(bodies)))
+        elif sure and ((bodies.numbers >= 0) & (bodies.numbers < sure)).all():
+            rows = range(len(bodies))
+        else:
+            rows = search.pattern.rows(bodies)
+        yield Found(chosen.topic, chosen.queue, bodies, rows)
+
+
+def _rarest(store: LocalStore, place: tuple[str, int, int], needed: list[Needed]) -> Needed | None:
+    """The element of `needed` with the fewest matches among the first messages of a range."""
+    if not needed[1:]:
+        return needed[0] if needed else None
+    end = place[2] + SAMPLE
+    return min(needed, key=lambda one: sum(map(len, store.bodies(*place, end, one.texts, one.any_case))))
+
+
+def _with_attributes(store: LocalStore, chosen: Range, offsets: Iterator[int]) -> Iterator[MessageRow]:
+    """Messages at the offsets, with their attributes; nearby ones are read together."""
+    while some := list(islice(offsets, READ_TOGETHER)):
+        spans = [some] if some[-1] - some[0] < len(some) * FEW else [[offset] for offset in some]
+        for span in spans:
+            count, wanted = span[-1] - span[0] + 1, set(span)
+            read = store.messages(chosen.topic, chosen.queue, span[0], count, attributes=True)
+            yield from (message for message in read if message.offset in wanted)
