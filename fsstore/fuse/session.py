@@ -64,9 +64,10 @@ LOOKS = 40
 """Polls for a request before the loop sleeps, which take some 30 µs. A process that was answered often asks again
 within that time, and a sleeping processor, a virtual one above all, wakes up later than that."""
 
-TRIES, TRIED_AGAIN = 4, 64
+TRIES, TRIED_AGAIN = 32, 1024
 """After TRIES waits in a row in which looking found no request, the loop sleeps at once, except in the first TRIES of
-each TRIED_AGAIN waits. Where other processors are busy, the process that asks runs on the loop's, once that sleeps."""
+each TRIED_AGAIN waits. Where other processors are busy, the process that asks runs on the loop's, once that sleeps.
+Where they are idle, looking finds some requests and misses others: a few misses in a row are chance."""
 
 
 class Channel:

@@ -184,6 +184,14 @@ def test_looking_for_requests_begins_again_where_it_finds_them(polled: tuple[Cha
     assert poll.sleeps == 0
 
 
+def test_looking_for_requests_goes_on_where_it_finds_one_now_and_then(polled: tuple[Channel, ScriptedPoll]) -> None:
+    channel, poll = polled
+    for number in range(1_000):
+        poll.until = 3 if number % 8 == 7 else None
+        channel.is_ready(LINGER_MS)
+    assert poll.sleeps == 1_000 * 7 // 8
+
+
 def test_slow_work_is_done_in_threads_until_there_is_no_more_and_then_answered_once() -> None:
     channel = ScriptedChannel([(KNOWN, 7), (KNOWN, 8)], 2)
     done_work: list[int] = []
