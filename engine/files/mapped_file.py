@@ -51,6 +51,8 @@ LARGE_BYTES = 64 << 10
 """Write size from which a system call is cheaper than a page fault for each 4 KiB; it also releases the GIL."""
 MOST_STEP_BYTES = 4 << 20
 """Limit for the disk space that is allocated ahead of what is written. Smaller files double theirs."""
+READ_STEP_BYTES = 64 << 10
+"""A file that gets disk space in steps of this size or more is read ahead of the writer, until it is mapped anew."""
 
 
 class Access(Enum):
@@ -399,7 +401,11 @@ class MappedFile(FilePositions):
     def ready(self, length: int) -> None:
         """Load the next `length` bytes for writing, so that the write can't fail. StoreFullError, RefusedReadError."""
         end = min(self.wrote + length, self.size)
-        read_through(self.writable(self.wrote, end)[self.wrote : end])
+        free = self.writable(self.wrote, end)[self.wrote : end]
+        if 0 < len(free) < LARGE_BYTES:  # else a system call writes them, without page faults
+            free[::PAGE_BYTES] = bytes(-(-len(free) // PAGE_BYTES))  # reading first would be a second fault a page
+            free[-1] = 0
+        read_through(free)
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
         """Write at `wrote`, then publish; returns the position of `data`, which must fit. StoreFullError."""
@@ -459,7 +465,10 @@ class MappedFile(FilePositions):
             if mapped.pages.size < self.size:
                 lengthen(mapped.map.descriptor, self.path, self.size)
                 self._mapped = None
+            had = self.allocated
             self._allocate(mapped.map.descriptor, start, end)
+            if not self._reads_ahead and self.allocated - had >= READ_STEP_BYTES:
+                self._map().map.advise(mmap.MADV_NORMAL)  # else each page is read alone when it is written
         else:
             if not self._in_memory:
                 self._leave_the_file()

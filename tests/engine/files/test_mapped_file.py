@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -243,6 +244,38 @@ def test_steps_grow_to_a_limit_and_come_before_what_is_written(path: Path) -> No
     assert max(end - start for start, end in disk.ranges) == MOST_STEP_BYTES
     assert disk.ranges[-1][1] == size
     assert path.stat().st_blocks * 512 >= size
+    file.close()
+
+
+def test_making_bytes_ready_and_writing_them_costs_one_page_fault_a_page(path: Path) -> None:
+    file = MappedFile.create(path, 4 << 20, Access.WRITE, in_steps=True)
+    file.read_no_further()
+    written, pages = bytes(3 * PAGE_BYTES), 0
+    file.append(bytes(1 << 20))
+    before = page_faults()
+    while file.remaining > len(written):
+        file.ready(len(written))
+        file.append(written)
+        pages += 3
+    assert page_faults() - before <= 1.25 * pages
+    file.close()
+
+
+def page_faults() -> int:
+    """Number of page faults of this thread so far."""
+    usage = resource.getrusage(resource.RUSAGE_THREAD)
+    return usage.ru_minflt + usage.ru_majflt
+
+
+def test_a_file_that_grows_is_read_ahead_of_its_writer(path: Path) -> None:
+    file = MappedFile.create(path, 4 << 20, Access.WRITE, in_steps=True)
+    file.read_no_further()
+    file.append(bytes(1 << 20))
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
+    for _ in range(256):
+        file.ready(PAGE_BYTES)
+        file.append(bytes(PAGE_BYTES))
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_majflt - before <= 64
     file.close()
 
 
