@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from functools import lru_cache, partial
-from itertools import chain, compress
+from itertools import chain
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -32,6 +32,7 @@ from fsstore.tree.names import (
     MAX_QUEUE_OFFSET,
     PLAIN_APPEND,
     Frame,
+    can_be_name,
     from_name,
     never_exists,
     parse_append,
@@ -145,11 +146,11 @@ def refused_creation(context: Context, name: bytes) -> FilesystemError:
 
 
 class Members(NamedTuple):
-    """Names in the root."""
+    """Names in the root. `pairs` has those of each topic and its stream, also those that can't be listed."""
 
     names: Sequence[bytes]
-    topics_as_streams: Set[bytes]
-    """Topics whose names end as those of streams."""
+    topics: Sequence[bytes]
+    pairs: Sequence[bytes]
 
 
 class RootDirectory(Directory):
@@ -200,26 +201,23 @@ class RootDirectory(Directory):
         """The names to list, in order."""
         topics = [name for name in map(to_name, self._context.store.topics()) if name not in self._special]
         streams = [topic + STREAM_SUFFIX for topic in topics]
-        taken = {topic for topic in topics if topic.endswith(STREAM_SUFFIX)}
-        if taken:
+        if taken := {topic for topic in topics if topic.endswith(STREAM_SUFFIX)}:
             streams = [b"" if stream in taken else stream for stream in streams]
         pairs = list(chain.from_iterable(zip(topics, streams, strict=True)))
-        return Members([*self._special, *possible_names(pairs)], taken)
+        return Members([*self._special, *possible_names(pairs)], topics, pairs)
 
     def opendir(self) -> tuple[Listing, OpenedDirectory]:
         return RootListing(self, self._context), NOT_CACHED
 
     def listed(self, members: Members) -> ListedNames:
         """The members, as a listing of names alone shows them."""
-        names, factory = members.names, self._context.attribute_factory
-        special = [self._special[name].attributes() for name in names[: len(self._special)]]
-        pairs = names[len(special) :]
-        taken = members.topics_as_streams
-        is_stream = np.array([name.endswith(STREAM_SUFFIX) and name not in taken for name in pairs], bool)
-        inodes = np.empty(len(pairs), np.int64)
-        inodes[~is_stream] = shown_topic_inodes(compress(pairs, ~is_stream))
-        inodes[is_stream] = shown_stream_inodes(name[: -len(STREAM_SUFFIX)] for name in compress(pairs, is_stream))
-        modes = np.where(is_stream, factory.name_of_file(0).mode, factory.name_of_directory(0).mode)
+        names, topics, pairs = members
+        factory, special = self._context.attribute_factory, [node.attributes() for node in self._special.values()]
+        inodes = np.stack([shown_topic_inodes(topics), shown_stream_inodes(topics)], axis=1).ravel()
+        modes = np.tile([factory.name_of_directory(0).mode, factory.name_of_file(0).mode], len(topics))
+        if len(names) < len(special) + len(pairs):
+            listed = np.array(list(map(can_be_name, pairs)))
+            inodes, modes = inodes[listed], modes[listed]
         return ListedNames(
             names,
             np.concatenate(([one.st_ino for one in special], inodes)),
@@ -250,7 +248,7 @@ class RootListing(NamesListing):
         super().__init__(root, context.memory)
         self._root = root
         self._store = context.store
-        self._members = Members((), set())
+        self._members = Members((), (), ())
         self._listed: ListedNames | None = None
         self._as_of = 0
         """When `_listed` was right, as `MessageStore.topics_removed` counts."""

@@ -92,6 +92,10 @@ def names_alone(mount: Mount) -> Iterator[tuple[bytes, tuple[int, int], int]]:
             yield name, found, position
 
 
+def test_the_names_of_a_store_without_topics(mount: Mount) -> None:
+    assert [name for name, _, _ in names_alone(mount)] == [b"@store", b"@parquet"]
+
+
 def test_a_topic_that_goes_during_a_listing_of_names_is_not_listed(mount: Mount, store: MessageStore) -> None:
     for number in range(FEW):
         store.create_topic(f"topic-{number}", 1)
