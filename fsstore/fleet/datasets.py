@@ -11,19 +11,22 @@ import os
 import ssl
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes, urlencode, urlsplit
 
 import msgspec
 
-from fsstore.fleet.identity import Facts, Holder, Witness, facts, witness
+from fsstore.fleet.identity import Facts, Witness, facts, witness
 from fsstore.jobs.mount import QueueRange, files_between, if_there
 from fsstore.parquet.names import parse_queue_partition, parse_segment, parse_topic_partition
 
 PATIENCE_S = 60.0
 """Seconds for which a server may be silent."""
 DATASET = "@parquet"
+_NO_TOPIC = "there is no such file"
+"""What a server says, with 404, of a topic that is not there; of other servers 404 says something else."""
 _NAMED = 3
 """Ranges that an error names."""
 
@@ -62,19 +65,8 @@ class DatasetFile(NamedTuple):
     part: QueueRange
 
 
-class Source(Holder, Protocol):
-    """The dataset of one place. `root` is its `@parquet/` as Hadoop's file systems name it."""
-
-    root: str
-    is_remote: bool
-
-    def files(self, topics: Sequence[str] | None, from_ms: int | None, until_ms: int | None) -> list[DatasetFile]:
-        """The files that may have messages of `topics` (None: of all) stored in [from_ms, until_ms). A topic that is
-        not there has none. BrokerError, MountGoneError."""
-
-
 class MountedSource:
-    """The dataset of a mount of this host."""
+    """The dataset of a mount of this host. `broker` labels it, `root` is its directory as Hadoop names it."""
 
     is_remote = False
 
@@ -84,7 +76,8 @@ class MountedSource:
         self.root = os.path.join(self.place, DATASET)
 
     def files(self, topics: Sequence[str] | None, from_ms: int | None, until_ms: int | None) -> list[DatasetFile]:
-        """As Source."""
+        """The files that may have messages of `topics` (None: of all) stored in [from_ms, until_ms). A topic that is
+        not there has none. MountGoneError, OSError."""
         known = sorted(self._topics()) if topics is None else topics
         paths = [path for topic in known for path in self._paths(topic, from_ms, until_ms)]
         return [file for path in paths if (file := file_at(path)) is not None]
@@ -106,7 +99,7 @@ class MountedSource:
 
 
 class ServedSource:
-    """The dataset of a server. `token` lets in where one is needed."""
+    """The dataset of a server, as MountedSource. `token` lets in where one is needed."""
 
     is_remote = True
 
@@ -114,16 +107,16 @@ class ServedSource:
         self.broker = broker
         self.place = url
         parts = urlsplit(url)
-        self._scheme, self._host = parts.scheme, parts.netloc
-        self.root = f"{'webhdfs' if parts.scheme == 'http' else 'swebhdfs'}://{parts.netloc}/{DATASET}"
+        self._host, self._has_tls = parts.netloc, parts.scheme == "https"
+        self.root = f"{'swebhdfs' if self._has_tls else 'webhdfs'}://{self._host}/{DATASET}"
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
 
     def files(self, topics: Sequence[str] | None, from_ms: int | None, until_ms: int | None) -> list[DatasetFile]:
-        """As Source."""
+        """As MountedSource. BrokerError."""
         times = {name: ms for name, ms in (("since", from_ms), ("until", until_ms)) if ms is not None}
         if topics is None:
             return self._named(self._ask("/datasets", times))
-        answers = [self._ask("/datasets", {"topic": topic, **times}, absent=b"") for topic in topics]
+        answers = [self._ask("/datasets", {"topic": topic, **times}) for topic in topics]
         return [file for lines in answers for file in self._named(lines)]
 
     def _named(self, lines: bytes) -> list[DatasetFile]:
@@ -149,29 +142,29 @@ class ServedSource:
         except msgspec.DecodeError as error:
             raise BrokerError(self.broker, self.place, f"its answer is none of `mountctl serve`: {error}") from error
 
-    def _ask(self, path: str, parameters: Mapping[str, object], absent: bytes | None = None) -> bytes:
-        """The content at a path; `absent`, where the server says that there is none. BrokerError."""
+    def _ask(self, path: str, parameters: Mapping[str, object]) -> bytes:
+        """The content at a path; nothing for a topic that is not there. BrokerError."""
         try:
-            connection = self._connection()
-            try:
+            with closing(self._connection()) as connection:
                 connection.request("GET", f"{path}?{urlencode(parameters)}", headers=self._headers)
                 answer = connection.getresponse()
                 content = answer.read()
-            finally:
-                connection.close()
         except (OSError, HTTPException) as error:
             raise BrokerError(self.broker, self.place, str(error) or type(error).__name__) from error
-        if answer.status == 404 and absent is not None:
-            return absent
-        if answer.status != 200:
-            said = content.decode("utf-8", "replace").strip()
+        if answer.status == 200:
+            return content
+        said = content.decode("utf-8", "replace").strip()
+        if (answer.status, said) != (404, _NO_TOPIC):
             raise BrokerError(self.broker, self.place, f"{answer.status} {answer.reason}: {said}")
-        return content
+        return b""
 
     def _connection(self) -> HTTPConnection:
-        if self._scheme == "http":
-            return HTTPConnection(self._host, timeout=PATIENCE_S)
-        return HTTPSConnection(self._host, timeout=PATIENCE_S, context=ssl.create_default_context())
+        if self._has_tls:
+            return HTTPSConnection(self._host, timeout=PATIENCE_S, context=ssl.create_default_context())
+        return HTTPConnection(self._host, timeout=PATIENCE_S)
+
+
+Source = MountedSource | ServedSource
 
 
 def file_at(uri: str) -> DatasetFile | None:

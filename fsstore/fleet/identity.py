@@ -95,6 +95,8 @@ def facts(mount: str, topic: str, queue: int, queue_offset: int) -> Facts | None
 def roles(holders: Sequence[H]) -> Roles[H]:
     """The places to read: of those with one log the fullest, of equally full ones the first. SameNameError; errors of
     the places."""
+    if len(holders) == 1:
+        return Roles(list(holders), [])
     known = sorted([(holder, holder.witness()) for holder in holders], key=lambda one: -one[1].messages)
     read: list[tuple[H, Witness]] = []
     spare: list[tuple[H, H]] = []

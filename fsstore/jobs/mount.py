@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -168,16 +169,24 @@ def size_of(mount: str, part: QueueRange) -> int:
 
 def files_between(mount: str, topic: str, from_ms: int | None, until_ms: int | None) -> list[str]:
     """The Parquet files of a topic that may have messages stored in [from_ms, until_ms), by names and times of a
-    listing: no file is opened. As for `@<time>`, times are assumed to rise within a queue."""
+    listing: no file is opened. As for `@<time>`, times are assumed to rise within a queue. FileNotFoundError: there is
+    no such topic."""
     found = []
     for queue in sorted(os.scandir(os.path.join(mount, "@parquet", os.fsdecode(topic_partition(topic)))), key=_name):
         begins_ms = 0  # no message of the next file is older
-        for file in sorted(os.scandir(queue.path), key=_name):
-            newest_ms = file.stat().st_mtime_ns // 1_000_000
+        for path, newest_ms in _files_of(queue.path):
             if (from_ms is None or newest_ms >= from_ms) and (until_ms is None or begins_ms < until_ms):
-                found.append(file.path)
+                found.append(path)
             begins_ms = newest_ms
     return found
+
+
+def _files_of(queue: str) -> Iterator[tuple[str, int]]:
+    """Paths and times of a queue's files, without those that expire while they are listed."""
+    with suppress(FileNotFoundError):
+        for file in sorted(os.scandir(queue), key=_name):
+            with suppress(FileNotFoundError):
+                yield file.path, file.stat().st_mtime_ns // 1_000_000
 
 
 def _name(entry: os.DirEntry[str]) -> str:

@@ -7,7 +7,6 @@ of several brokers' files, and can run each on the host that has them.
 from __future__ import annotations
 
 import logging
-import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -79,25 +78,12 @@ def fleet(spark: SparkSession, *places: Mapping[str, str] | str) -> Fleet:
 
 def _source(place: Place, tokens: Mapping[str, str]) -> Source:
     if place.url is not None:
-        return ServedSource(place.name, place.url, _token(place.url, tokens))
+        return ServedSource(place.name, place.url, tokens.get(urlsplit(place.url).netloc))
     if place.path is not None:
         return MountedSource(place.name, place.path)
     raise PlaceError(
         place.name, "Spark reads no place by ssh: give the url of `mountctl serve` there, or a mount of this host"
     )
-
-
-def _token(url: str, tokens: Mapping[str, str]) -> str | None:
-    """The token for a server, by its name or an address of it."""
-    if not tokens:
-        return None
-    parts = urlsplit(url)
-    try:
-        found = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
-    except OSError:
-        found = []
-    names = [parts.netloc, *(":".join(map(str, address[:2])) for *_, address in found)]
-    return next((tokens[name] for name in names if name in tokens), None)
 
 
 def _tokens(spark: SparkSession) -> dict[str, str]:

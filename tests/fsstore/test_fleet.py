@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from fsstore.fleet.datasets import DatasetFile, ExpiredFilesError, file_at, lost
+from fsstore.fleet.datasets import DatasetFile, ExpiredFilesError, MountedSource, file_at, lost
 from fsstore.fleet.identity import Facts, Record, SameNameError, Witness, roles
 from fsstore.jobs.mount import QueueRange
 
@@ -50,6 +51,18 @@ def test_what_was_asked_for_and_is_not_planned_is_found(
 
     whole = [QueueRange("orders", 1, 0, 100)]
     assert lost(of(0, asked) + whole, whole + of(0, planned)[::-1]) == of(0, left_out)
+
+
+def test_a_file_that_expires_while_it_is_listed_hides_no_other(tmp_path: Path) -> None:
+    folder = tmp_path / "@parquet/topic=orders"
+    for queue in ("queue=0", "queue=1"):
+        (folder / queue).mkdir(parents=True)
+        (folder / queue / NAME).touch()
+    gone = NAME.replace("0000-", "0001-")
+    (folder / "queue=0" / gone).symlink_to("nowhere")
+    (folder / "queue=2").symlink_to("nowhere")
+    there = [QueueRange("orders", queue, 0, 7) for queue in (0, 1)]
+    assert [file.part for file in MountedSource("a", str(tmp_path)).files(["orders"], None, None)] == there
 
 
 def test_an_error_names_the_broker_and_some_files() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from engine import Message, MessageStore, OpenMode, StoreConfig, back_up
@@ -19,9 +20,9 @@ from fsstore.fleet.datasets import DatasetFile, ServedSource
 from fsstore.fleet.places import PlaceError
 from fsstore.jobs.mount import QueueRange
 from fsstore.parquet.names import segment_name
-from fsstore.spark import MESSAGE_SCHEMA, BrokerError, ExpiredFilesError, SameNameError, fleet
+from fsstore.spark import MESSAGE_SCHEMA, BrokerError, ExpiredFilesError, SameNameError, fleet, frame
 from fsstore.tree.refusals import time_text
-from tests.mountctl.conftest import Site, site_in, succeed
+from tests.mountctl.conftest import Site, eventually, site_in, succeed
 from tests.mountctl.served import FIRST_TOKEN, Server, served, tokens_in
 from tests.spark.test_serve import take_tokens
 
@@ -51,9 +52,10 @@ def hosts(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with ExitStack() as stack:
         sites = {broker: stack.enter_context(mounted(tmp_path_factory.mktemp(broker), broker)) for broker in NAMES}
         tokens = tokens_in(sites["b"].log.with_name("tokens"), spark=FIRST_TOKEN)
+        options = "--tokens", tokens, "--host", "host-b"
         servers = {
-            "a": stack.enter_context(served(sites["a"].mountpoint, sites["a"].log.parent)),
-            "b": stack.enter_context(served(sites["b"].mountpoint, sites["b"].log.parent, "--tokens", tokens)),
+            "a": stack.enter_context(served(sites["a"].mountpoint, sites["a"].log.parent, "--host", "host-a")),
+            "b": stack.enter_context(served(sites["b"].mountpoint, sites["b"].log.parent, *options)),
         }
         listen, for_hadoop = f"127.0.0.1:{servers['b'].port}", tokens.with_name("hadoop")
         succeed("serve", sites["b"].mountpoint, "--listen", listen, "--tokens", tokens, "--token-file", for_hadoop)
@@ -158,6 +160,16 @@ def test_files_that_expire_meanwhile_are_never_missing_in_silence(
             left = fleet(spark, hosts.places).messages(["orders"], onExpired="skip", since=since)
             assert left.groupBy("broker").count().count() == 3
         assert caplog.text.count("are left out") == 4, "of two servers each"
+        for broker in ("a", "c"):
+            succeed("topics", "create", hosts.sites[broker].mountpoint, "short")
+            put(hosts.sites[broker], "short", "short")
+        frames = [fleet(spark, hosts.places).messages(["short"], onExpired=one) for one in ("error", "skip")]
+        succeed("topics", "delete", "--yes", hosts.sites["a"].mountpoint, "short")
+        eventually(lambda: not (hosts.sites["a"].mountpoint / "@parquet/topic=short").exists(), "the topic is gone")
+        gone = rf"webhdfs://127\.0\.0\.1:{hosts.servers['a'].port}/@parquet/topic=short"
+        with pytest.raises(Py4JJavaError, match=gone):
+            frames[0].collect()
+        assert [row.broker for row in frames[1].collect()] == ["c"]
     finally:
         spark.conf.unset("spark.sql.files.ignoreMissingFiles")
     with pytest.raises(ValueError, match="onExpired is 'error' or 'skip'"):
@@ -194,8 +206,8 @@ def test_places_with_one_log_are_read_once(
             fleet(spark, {"a": place}, {"a": str(apart.mountpoint)}).messages()
 
 
-def put(site: Site, body: str) -> None:
-    (site.mountpoint / "orders/0/append").write_text(f"{body}\n")
+def put(site: Site, body: str, topic: str = "orders") -> None:
+    (site.mountpoint / topic / "0/append").write_text(f"{body}\n")
 
 
 def test_each_broker_is_read_as_of_its_own_moment(spark: SparkSession, hosts: Hosts) -> None:
@@ -208,3 +220,27 @@ def test_each_broker_is_read_as_of_its_own_moment(spark: SparkSession, hosts: Ho
     assert rows(before) == truth
     more = set(rows(fleet(spark, hosts.places).messages(["orders"]))) - set(truth)
     assert {(row[0], row[4]) for row in more} == {("a", zlib.crc32(b"later")), ("c", zlib.crc32(b"later"))}
+
+
+def test_each_task_reads_one_broker_and_prefers_its_host(
+    spark: SparkSession, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5.6 Each task reads one broker, and prefers the host that the broker's server names (`--host`). Where a broker
+    has more than 4,000 files, or `locations` is False, Spark is not told of hosts."""
+    every, nowhere = (fleet(spark, hosts.places).messages(locations=asked) for asked in (None, False))
+    assert preferred(every) == {("a", "host-a"), ("b", "host-b"), ("c", "")}
+    assert preferred(nowhere) == {("a", ""), ("b", ""), ("c", "")}
+    monkeypatch.setattr(frame, "MOST_LOCATED", 3)
+    assert preferred(fleet(spark, hosts.places).messages()) == {("a", ""), ("b", ""), ("c", "")}
+    assert preferred(fleet(spark, hosts.places).messages(locations=True)) == preferred(every)
+    assert spark.conf.get("spark.sql.sources.ignoreDataLocality") == "false"
+
+
+def preferred(read: DataFrame) -> set[tuple[str, str]]:
+    """Broker and preferred hosts of each task, the scans in the order of the places."""
+    plan: Any = read._jdf.queryExecution().executedPlan()
+    leaves, found = plan.collectLeaves(), set()
+    for number, leaf in enumerate(map(leaves.apply, range(leaves.size()))):
+        tasks = leaf.inputRDD()
+        found |= {(NAMES[number], tasks.preferredLocations(task).mkString(" ")) for task in tasks.partitions()}
+    return found
