@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine.log.entries import ENTRY, ENTRY_STRUCT, PRE_BLANK_SIZE, Entries, is_pre_blank
+from engine.record.kernel.files import read_through
 
 if TYPE_CHECKING:
     from engine.files.mapped_file import MappedFile
@@ -81,10 +82,16 @@ def ends_at(files: Sequence[MappedFile], end: int) -> bool:
         return False
     position, after = end - last.start, end + ENTRY.itemsize
     following = next((file for file in files if file.start <= end < after <= file.start + file.size), None)
-    newest = last.array(np.uint8, position - ENTRY.itemsize, ENTRY.itemsize)
-    return bool(newest.any()) and (
-        following is None or not following.array(np.uint8, end - following.start, ENTRY.itemsize).any()
+    return _is_set(last, position - ENTRY.itemsize) and (
+        following is None or not _is_set(following, end - following.start)
     )
+
+
+def _is_set(file: MappedFile, position: int) -> bool:
+    """Whether a byte of the entry there is not zero. RefusedReadError."""
+    entry = file.view(position, ENTRY.itemsize)
+    read_through(entry)
+    return any(entry)
 
 
 def searched_end(files: Sequence[MappedFile]) -> int:

@@ -191,7 +191,7 @@ class FileQueue(FilesByStart):
         file.count_in(self._open_files)
 
     def _may_only_read(self, path: Path) -> bool:
-        return self.access is Access.WRITE and path.parent in self.paths.read_only
+        return self.access is Access.WRITE and bool(self.paths.read_only) and path.parent in self.paths.read_only
 
     def _set_files(self, files: list[MappedFile]) -> None:
         self._by_start = {file.start: file for file in files}

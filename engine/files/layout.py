@@ -31,7 +31,7 @@ class LogPaths:
     @property
     def folders(self) -> tuple[Path, ...]:
         """All folders without duplicates."""
-        return tuple(dict.fromkeys((*self.writable, *self.read_only)))
+        return tuple(dict.fromkeys((*self.writable, *self.read_only))) if self.read_only else self.writable
 
     def in_turn(self, number: int, full: frozenset[Path] = frozenset()) -> list[Path]:
         """Folders to try for the `number`-th file of the log, in order of preference; those in `full` come last.
