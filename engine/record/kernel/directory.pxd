@@ -5,6 +5,8 @@ from libc.stdint cimport int64_t
 cdef extern from "<fcntl.h>" nogil:
     int O_RDONLY, O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK, O_NOCTTY
     int openat(int folder, const char *name, int flags)
+    int POSIX_FADV_RANDOM
+    int posix_fadvise(int descriptor, int64_t position, int64_t size, int advice)
 
 cdef extern from "<dirent.h>" nogil:
     ctypedef struct DIR:

@@ -19,6 +19,7 @@ from engine.record.kernel.directory cimport (
     O_NOFOLLOW,
     O_NONBLOCK,
     O_RDONLY,
+    POSIX_FADV_RANDOM,
     Status,
     closedir,
     dirent,
@@ -26,14 +27,11 @@ from engine.record.kernel.directory cimport (
     fdopendir,
     fstatat,
     openat,
+    posix_fadvise,
     pread,
     readdir,
 )
 from engine.record.kernel.layout cimport bytes_at, get_i32, get_i64
-
-cdef extern from "<fcntl.h>" nogil:
-    int POSIX_FADV_RANDOM
-    int posix_fadvise(int descriptor, int64_t position, int64_t size, int advice)
 
 cdef enum:
     ENTRY_BYTES = 20

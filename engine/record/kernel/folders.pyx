@@ -21,6 +21,7 @@ from engine.record.kernel.directory cimport (
     O_NOFOLLOW,
     O_NONBLOCK,
     O_RDONLY,
+    POSIX_FADV_RANDOM,
     S_ISDIR,
     Status,
     closedir,
@@ -29,6 +30,7 @@ from engine.record.kernel.directory cimport (
     fdopendir,
     fstatat,
     openat,
+    posix_fadvise,
     pread,
     readdir,
 )
@@ -260,7 +262,11 @@ cdef inline bint any_set(const unsigned char *data, Py_ssize_t size) noexcept:
 
 
 cdef int opened(int folder, const char *path) noexcept:
-    return openat(folder, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
+    """A descriptor of a file, whose pages behind what is asked for are not read: mostly they have zeros alone."""
+    cdef int descriptor = openat(folder, path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
+    if descriptor >= 0:
+        posix_fadvise(descriptor, 0, 0, POSIX_FADV_RANDOM)
+    return descriptor
 
 
 cdef bint is_blank(int descriptor, int64_t position) noexcept:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from engine import NoDescriptorError, RetiredFileError
 from engine.derived.consume_queue import ConsumeQueue
 from engine.derived.consume_queues import ConsumeQueues
 from engine.files.file_scan import folders_in, scan_directory
-from engine.files.mapped_file import Access
+from engine.files.mapped_file import PAGE_BYTES, Access, MappedFile
 from engine.log.entries import ENTRY
 
 FILE_BYTES = 160
@@ -299,3 +300,19 @@ def test_a_follower_finds_new_queues_and_entries_and_forgets_removed_ones(tmp_pa
     follower.refresh(30)
     assert follower.topics() == []
     assert follower.get("a", 1) is None
+
+
+def test_an_entry_is_read_alone_and_not_the_zeros_behind_it(tmp_path: Path) -> None:
+    size = 20 << 16
+    with closing(ConsumeQueues(tmp_path, size, Access.WRITE)) as writer:
+        put(writer, "a", 0, [500])
+    path = tmp_path / "a/0" / f"{0:020d}"
+    with path.open("rb") as file:
+        os.fsync(file)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with closing(ConsumeQueues(tmp_path, size, Access.WRITE)) as queues:
+        queues.load()
+        found = [queues.is_on_disk("a", 0, queue_offset, 500) for queue_offset in (0, 1, size // 20, -1, 1 << 62)]
+    assert found == [True, False, False, False, False]
+    with closing(MappedFile(path, size, Access.READ)) as mapped:
+        assert sum(end - start for start, end in mapped.cached_ranges()) <= PAGE_BYTES
