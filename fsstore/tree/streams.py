@@ -384,7 +384,7 @@ class StreamTable:
                 return None
             seen = Seen(at_rest.first_offset, at_rest.newest_store_time_ms, at_rest.bytes)
             origin = Origin(store, topic, None)
-            file = self._idle(origin, seen, at_rest.bytes) if is_final else self._growing(origin, seen)
+            file = self._idle(origin, seen, at_rest.bytes) if is_final else self._growing(origin, seen, while_open=True)
             file.was_looked_up |= is_final
             shown = file.described(seen.newest_ms, seen.bytes)
             file.shown = state, shown
@@ -420,9 +420,12 @@ class StreamTable:
                 self._note_outdated(idle)
         return self._growing(origin, seen), seen
 
-    def _growing(self, origin: Origin, seen: Seen) -> StreamFile:
+    def _growing(self, origin: Origin, seen: Seen, *, while_open: bool = False) -> StreamFile:
+        """The file of a stream that grows; `while_open` as in `InodeTable.named`."""
         key = NodeKey(StreamFile, *origin.key, seen.first_offset)
-        node = self._context.inodes.named(key, lambda: StreamFile(self._context, origin, seen, self._was_answered))
+        node = self._context.inodes.named(
+            key, lambda: StreamFile(self._context, origin, seen, self._was_answered), while_open=while_open
+        )
         assert isinstance(node, StreamFile)
         return node
 

@@ -18,7 +18,7 @@ from fsstore.handover.records import LEAST_CHARGED_BYTES
 from fsstore.handover.shares import QUANTUM_BYTES
 from fsstore.interface import AT_END, FilesystemError
 from fsstore.tree.figures import handover_figures
-from tests.fsstore.conftest import Mount
+from tests.fsstore.conftest import Mount, open_small
 
 ANN, BOB = 1001, 1002
 SHARE, FLOOR = 64, 8
@@ -69,6 +69,24 @@ def test_names_that_are_looked_up_are_a_share_and_nothing_that_outlives_the_daem
     surviving.publish("t/append@keys=0", b"line\n")
     surviving.fs.accounts.caller = BOB
     surviving.publish("t/append@keys=0", b"line\n")
+
+
+def test_a_stream_that_was_listed_outlives_the_daemon_once_it_is_open(folder: Path, memory: int) -> None:
+    with open_small(folder) as store:
+        store.put(Message("t", b"body"), 0)
+    with open_small(folder) as store:
+        mount = Mount(store)
+        mount.fs.survive(Handover(memory))
+        mount.stat("t")
+        before = names_of(memory)
+        (inode, _) = mount.entries("")[b"t.log"]
+        assert inode
+        assert names_of(memory) == before
+        opened = mount.open("t.log")
+        assert mount.stat("t.log").inode == inode
+        assert names_of(memory) == before + 1
+        assert Mount(store).fs.survive(Handover(memory)).count(inode) == 1
+        mount.fs.handles.release(opened.handle)
 
 
 def test_a_user_who_has_a_share_of_names_open_gets_no_more(surviving: Mount) -> None:
