@@ -248,6 +248,7 @@ class ConsumeQueue(QueueEnd):
             self.files.append(ENTRY_STRUCT.pack(0, PRE_BLANK_SIZE, 0) * blanks)
         self._moved(queue_offset)
         self._min = self.notified_min = None
+        self._appended_to = self.files.last
 
     def _write(self, entries: Entries) -> None:
         """Append file by file. Each part is published after its bytes are written."""

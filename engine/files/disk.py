@@ -25,7 +25,6 @@ from engine.files.paths import (
     open_folder,
     read_file,
     rename,
-    require_held,
     unlink,
 )
 from engine.record.header import MAX_OFFSET
@@ -206,7 +205,6 @@ def make_directory(path: Path, *, keep_owner: bool = True, mode: int = 0o777) ->
 
     `keep_owner`: directories made by root get the owner of their parent. FileExistsError: the path is a file. OSError.
     """
-    require_held(path)
     missing, part = [], path
     while not os.path.exists(part):  # of a path object it takes twice the time
         missing.append(part)

@@ -24,9 +24,10 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import ClassVar
 
 from engine.errors import ObstructedError
@@ -83,7 +84,7 @@ def hold_folder(path: Path) -> Callable[[], None]:
     return folder.end
 
 
-def require_held(path: Path) -> None:
+def require_held(path: Path | str) -> None:
     """OSError (ESTALE): `path` is below a held folder that was moved or unmounted."""
     text = str(path)
     for folder in _HeldFolder.held:
@@ -103,7 +104,7 @@ def open_file(path: Path, flags: int = os.O_RDONLY) -> int:
     """A descriptor of the existing regular file at `path`; `flags`: O_RDONLY or O_RDWR. ObstructedError, OSError."""
     if flags & os.O_ACCMODE != os.O_RDONLY:
         require_held(path)
-    folder = _enter(path.parent)
+    folder = _enter(os.path.dirname(path))
     try:
         try:
             descriptor = os.open(path.name, flags | _FILE, dir_fd=folder)
@@ -150,7 +151,7 @@ def require_file(path: Path) -> None:
 
     The file is not opened, because closing a descriptor of the store's lock would drop the lock.
     """
-    with suppress(FileNotFoundError, NotADirectoryError), _folder_of(path) as (folder, _):
+    with suppress(FileNotFoundError, NotADirectoryError), _ParentFolder(path) as (folder, _):
         last_folder, name = _resolve(path)
         try:
             found = os.stat(name, dir_fd=last_folder, follow_symlinks=False)
@@ -164,7 +165,7 @@ def require_file(path: Path) -> None:
 def open_folder(path: Path) -> int:
     """A descriptor of the folder at `path`, for syncing it. ObstructedError, OSError."""
     require_held(path)
-    folder = _enter(path)
+    folder = _enter(str(path))
     try:
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     finally:
@@ -176,7 +177,7 @@ def open_folder(path: Path) -> int:
 
 def create_file(path: Path) -> int:
     """A descriptor, for reading and writing, of a new, empty file. FileExistsError: the name exists; OSError."""
-    with _folder_of(path) as (folder, name):
+    with _ParentFolder(path) as (folder, name):
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FILE, FILE_MODE, dir_fd=folder)
         _give_to_owner(descriptor, folder)
         return descriptor
@@ -193,7 +194,7 @@ def open_or_create(path: Path) -> int:
 def create_unnamed(path: Path, prepare: Callable[[int], None]) -> int:
     """A descriptor, for reading and writing, of a new file that gets its name after `prepare` was called with the
     descriptor. FileExistsError: the name exists; OSError: also if the filesystem does not support unnamed files."""
-    with _folder_of(path) as (folder, name):
+    with _ParentFolder(path) as (folder, name):
         descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, FILE_MODE, dir_fd=folder)
         try:
             _give_to_owner(descriptor, folder)
@@ -209,7 +210,7 @@ def create_unnamed(path: Path, prepare: Callable[[int], None]) -> int:
 def make_folder(path: Path, *, keep_owner: bool = True, mode: int = 0o777) -> None:
     """Make a folder with `mode` minus the umask in an existing one; `keep_owner`: with that one's owner.
     FileExistsError, OSError."""
-    with _folder_of(path) as (folder, name):
+    with _ParentFolder(path) as (folder, name):
         os.mkdir(name, mode, dir_fd=folder)
         if not keep_owner or _owner_to_give(folder) is None:
             return
@@ -225,60 +226,70 @@ def make_folder(path: Path, *, keep_owner: bool = True, mode: int = 0o777) -> No
 
 def rename(source: Path, target: Path) -> None:
     """Rename `source` to `target`; an existing file there is replaced. OSError."""
-    with _folder_of(source) as (here, name), _folder_of(target) as (there, new_name):
+    with _ParentFolder(source) as (here, name), _ParentFolder(target) as (there, new_name):
         os.replace(name, new_name, src_dir_fd=here, dst_dir_fd=there)
 
 
 def link(source: Path, target: Path) -> None:
     """Give the file at `source` a second name, in its folder. FileExistsError, OSError."""
-    with _folder_of(source) as (folder, name):
+    with _ParentFolder(source) as (folder, name):
         os.link(name, target.name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
 
 
 def unlink(path: Path) -> None:
     """Remove a name that is not a folder's; a missing name is no error. OSError."""
-    with suppress(FileNotFoundError), _folder_of(path) as (folder, name):
+    with suppress(FileNotFoundError), _ParentFolder(path) as (folder, name):
         os.unlink(name, dir_fd=folder)
 
 
 def remove_folder(path: Path) -> None:
     """Remove an empty folder. OSError."""
-    with _folder_of(path) as (folder, name):
+    with _ParentFolder(path) as (folder, name):
         os.rmdir(name, dir_fd=folder)
 
 
 def remove_tree(path: Path) -> None:
     """Remove a folder and its contents; a missing folder is no error. OSError."""
-    with suppress(FileNotFoundError), _folder_of(path) as (folder, name):
+    with suppress(FileNotFoundError), _ParentFolder(path) as (folder, name):
         shutil.rmtree(name, dir_fd=folder)
 
 
 # the way to a path
 
 
-@contextmanager
-def _folder_of(path: Path) -> Iterator[tuple[int, str]]:
-    """Yields a descriptor of the parent folder of `path`, and the name in it. An OSError in the block gets the path."""
-    require_held(path)
-    folder = _enter(path.parent)
-    try:
-        yield folder, path.name
-    except OSError as error:
-        if error.filename in (path.name, None):
-            error.filename = str(path)
-        raise
-    finally:
-        os.close(folder)
+class _ParentFolder:
+    """`with` gives a descriptor of the parent folder of a path, and the name in it. An OSError in the block gets the
+    path. (A generator would take twice as many calls.)"""
+
+    __slots__ = ("_folder", "_name", "_path")
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+
+    def __enter__(self) -> tuple[int, str]:
+        require_held(self._path)
+        parent, self._name = os.path.split(self._path)
+        self._folder = _enter(parent)
+        return self._folder, self._name
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._folder)
+        if isinstance(error, OSError) and error.filename in (self._name, None):
+            error.filename = self._path
 
 
-def _enter(folder: Path) -> int:
+def _enter(folder: str) -> int:
     """A descriptor (O_PATH) of a folder. One readlink shows in most cases that the path has no links."""
     descriptor = os.open(folder, _FOLDER)
-    with suppress(OSError):  # no /proc, or a very long path
-        if os.readlink(f"/proc/self/fd/{descriptor}") == str(folder):
+    try:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == folder:
             return descriptor
+    except OSError:  # no /proc, or a very long path
+        pass
     os.close(descriptor)
-    parent, name = _resolve(folder)
+    parent, name = _resolve(Path(folder))
     try:
         return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
     finally:

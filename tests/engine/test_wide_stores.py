@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import struct
+import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
@@ -447,6 +448,38 @@ def test_the_first_message_of_a_queue_enters_each_of_its_folders_once(
     queues = tmp_path / "consumequeue"
     counts = {Path(folder): count for folder, count in entered.items() if Path(folder).is_relative_to(queues)}
     assert counts == {queues: 1, queues / "T": 1, queues / "T/1": 1}
+
+
+LOOKING_CALLS = ("stat", "lstat", "fstat", "readlink", "scandir")
+CHANGING_CALLS = ("open", "close", "mkdir", "link", "ftruncate", "posix_fallocate", "fdatasync", "fsync")
+
+
+def test_the_first_message_of_a_queue_takes_few_system_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Counter[str]()
+    ours = threading.get_ident()
+
+    def counting(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*given: Any, **named: Any) -> Any:
+            calls[name] += threading.get_ident() == ours
+            return call(*given, **named)
+
+        return counted
+
+    with opened(tmp_path) as store:
+        store.create_topics({"T": 2, "U": 2})
+        store.put(Message("T", b"of another queue"), 0)
+        for name in (*LOOKING_CALLS, *CHANGING_CALLS):
+            monkeypatch.setattr(os, name, counting(name, getattr(os, name)))
+        store.put(Message("U", b"first"), 0)
+        monkeypatch.undo()
+    assert (calls["mkdir"], calls["link"], calls["posix_fallocate"], calls["fdatasync"], calls["fsync"]) == (
+        2,
+        1,
+        1,
+        0,
+        0,
+    )
+    assert calls.total() <= 27
 
 
 # opening after a clean end, and closing
