@@ -22,7 +22,7 @@ from fsstore.jobs.mount import QueueRange
 from fsstore.parquet.names import segment_name
 from fsstore.spark import MESSAGE_SCHEMA, BrokerError, ExpiredFilesError, SameNameError, fleet, frame
 from fsstore.tree.refusals import time_text
-from tests.mountctl.conftest import Site, eventually, site_in, succeed
+from tests.mountctl.conftest import Site, clear, eventually, site_in, succeed
 from tests.mountctl.served import FIRST_TOKEN, Server, served, tokens_in
 from tests.spark.test_serve import take_tokens
 
@@ -73,7 +73,10 @@ def mounted(folder: Path, broker: str | None = None) -> Iterator[Site]:
                     topic = "%RETRY%billing" if number % 3 == 0 else "orders"
                     body = f"{broker} {number}".encode()
                     store.put(Message(topic, body, keys=[f"{broker}-{number}"], tags="paid"), queue=number % 2)
-        yield site.mounted()
+        try:
+            yield site.mounted()
+        finally:
+            clear([site.mountpoint])  # also where a test fails
 
 
 Row = tuple[str, str, int, int, int, str]
