@@ -26,6 +26,7 @@ import hashlib
 import zlib
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Set
+from contextlib import suppress
 from dataclasses import astuple, is_dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -42,6 +43,8 @@ COMPUTED = MATCH_LINK
 """Inodes from here on are computed from a physical offset."""
 SHOWN_APPEND = 1 << 59
 SHOWN_STREAM = 1 << 58
+NOTED_AT_ONCE = 1_000
+"""More numbers than programs ask for in the time in which the kernel looks a name up again."""
 _EMPTY_DIGEST = hashlib.blake2b(digest_size=8)
 PHYSICAL_OFFSET_MASK = MATCH_LINK - 1
 
@@ -244,6 +247,8 @@ class InodeTable(Generic[N]):
         self._lookups: dict[int, int] = {}
         self._unopened: dict[int, NodeKey] = {}
         """Numbers without open files, which the next server need not know: the kernel looks up their names again."""
+        self._noted_at_once = 0
+        """So many further numbers are noted when they are given out, not when they are opened."""
         self._pinned: dict[int, NodeText] = {}
         self._next_inode = ROOT_INODE
 
@@ -282,6 +287,8 @@ class InodeTable(Generic[N]):
         """Make the node of a number that the last server gave out. ESTALE: there is no such number, or no such node."""
         inherited = self._inherited.get(inode)
         if inherited is None:
+            # the kernel looks the name up once more, and gives up if another server is asked for the new number
+            self._noted_at_once = NOTED_AT_ONCE
             raise FilesystemError(errno.ESTALE)
         maker, key = inherited
         node = maker.make(key)
@@ -314,8 +321,15 @@ class InodeTable(Generic[N]):
         if self._records is not None:
             self._records.next_number = inode + 1
             if key is not None:
-                self._unopened[inode] = key
+                self._leave_unopened(inode, key)
         return inode
+
+    def _leave_unopened(self, inode: int, key: NodeKey) -> None:
+        self._unopened[inode] = key
+        if self._noted_at_once:
+            self._noted_at_once -= 1
+            with suppress(OSError, FilesystemError):  # no room: it is noted when it is open, or that is refused
+                self.opened(inode)
 
     def opened(self, inode: int) -> None:
         """Note a number that was added with a key for the next server, because it is open. OSError: no room."""
@@ -341,15 +355,15 @@ class InodeTable(Generic[N]):
             return self.nodes[inode]
         node = make()
         inode = self.add(node, is_made_up=is_made_up)
-        if self._records is not None and while_open:
-            self._unopened[inode] = name
-        elif self._records is not None:
+        if self._records is not None and not while_open:
             try:
                 self._records.add(inode, _text_of(name), is_named=True, user=self.made_up.user(inode))
             except OSError:
                 self._gone(inode)
                 raise
         self._name(inode, name)
+        if self._records is not None and while_open:
+            self._leave_unopened(inode, name)
         return node
 
     def _name(self, inode: int, name: NodeKey) -> None:

@@ -22,8 +22,8 @@ RECOVERY_S = 10.0
 MORE_KIB = (16 + 8 + 51) << 10
 """Memory that remains after a load (docs/operations.md, memory): small bodies, newest keys, the allocator's loss."""
 
-MORE_DESCRIPTORS = 64
-"""Files of the store that grew meanwhile are open."""
+MORE_DESCRIPTORS, DESCRIPTORS_A_QUEUE = 64, 2
+"""Files of the store that grew meanwhile are open, and each queue that was used is mapped."""
 
 ALIVE = b"alive "
 """Beginning of the messages that are published in the end."""
@@ -91,11 +91,12 @@ def use_every_queue(root: Path) -> int:
 
 def not_back(root: Path, before: Level) -> list[str]:
     """Differences from the state before."""
-    now, held = level_of(root), status_of(root)["memory"]["bytes"]
+    now, status = level_of(root), status_of(root)
+    held, queues = status["memory"]["bytes"], sum(len(known["queues"]) for known in status["topics"].values())
     found = [f"not back: {held[purpose]} bytes of {purpose}" for purpose in LET_GO if held[purpose]]
     if now.private_kib > before.private_kib + MORE_KIB:
         found.append(f"not back: {now.private_kib} KiB of memory, {before.private_kib} before")
-    if now.descriptors > before.descriptors + MORE_DESCRIPTORS:
+    if now.descriptors > before.descriptors + MORE_DESCRIPTORS + DESCRIPTORS_A_QUEUE * queues:
         found.append(f"not back: {now.descriptors} descriptors, {before.descriptors} before")
     return found + [f"not back: process {pid} hangs" for pid in processes_of(root) if hangs(pid)]
 

@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -118,7 +119,8 @@ class Client(threading.Thread):
             try:
                 self._work()
             except Exception as error:  # any error is a failure of the proof
-                self._seen.errors.append(f"{self.name}: {error!r}")
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                self._seen.errors.append(f"{self.name}: {error!r}, at {where.name}, {where.line}")
                 print(self._seen.errors[-1], flush=True)
                 time.sleep(0.1)
 

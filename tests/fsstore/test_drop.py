@@ -227,7 +227,8 @@ def test_a_restart_finds_only_the_files_that_were_about_to_be_messages(
     assert looked == ["box"]
 
 
-def test_a_listing_encodes_and_describes_some_names_at_a_time(mount: Dropping) -> None:
+def test_a_listing_encodes_and_describes_some_names_at_a_time(mount: Dropping, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fsstore.tree.listing.DESCRIBING_S", 60.0)
     names = [f".{number:04}" for number in range(600)]
     for name in names:
         mount.drop(name)

@@ -18,7 +18,7 @@ from fsstore.handover.records import LEAST_CHARGED_BYTES
 from fsstore.handover.shares import QUANTUM_BYTES
 from fsstore.interface import AT_END, FilesystemError
 from fsstore.tree.figures import handover_figures
-from tests.fsstore.conftest import Mount, open_small
+from tests.fsstore.conftest import Mount, open_small, patiently
 
 ANN, BOB = 1001, 1002
 SHARE, FLOOR = 64, 8
@@ -87,6 +87,22 @@ def test_a_stream_that_was_listed_outlives_the_daemon_once_it_is_open(folder: Pa
         assert names_of(memory) == before + 1
         assert Mount(store).fs.survive(Handover(memory)).count(inode) == 1
         mount.fs.handles.release(opened.handle)
+
+
+@pytest.mark.parametrize("name", ["t/append@keys=one", "t/0/append", "@store/status.json"])
+def test_a_program_that_opens_a_file_while_two_servers_die_opens_it(folder: Path, memory: int, name: str) -> None:
+    with open_small(folder) as store:
+        store.put(Message("t", b"body"), 0)
+        first, second, third = (Mount(store) for _ in range(3))
+        first.fs.survive(Handover(memory))
+        looked_up = first.stat(name).inode
+        second.fs.survive(Handover(memory))
+        with pytest.raises(FilesystemError) as stale:
+            second.fs.open(looked_up, os.O_RDONLY)
+        assert stale.value.errno == errno.ESTALE, "the kernel looks the name up again, but only once"
+        looked_up = second.stat(name).inode
+        third.fs.survive(Handover(memory))
+        assert patiently(lambda: third.fs.getattr(looked_up)).inode == looked_up
 
 
 def test_a_user_who_has_a_share_of_names_open_gets_no_more(surviving: Mount) -> None:

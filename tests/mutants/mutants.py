@@ -55,8 +55,9 @@ MUTANTS = (
     Mutant(
         "name-of-a-replaced-file-is-not-synced",
         "engine/files/disk.py",
-        "        unlink(temporary)\n        raise\n    disk.sync_directory(path.parent)\n",
-        "        unlink(temporary)\n        raise\n",
+        "        rename(temporary, path)\n    except OSError:\n        unlink(temporary)\n        raise\n"
+        "    disk.sync_directory(path.parent)\n",
+        "        rename(temporary, path)\n    except OSError:\n        unlink(temporary)\n        raise\n",
         ("tests/engine/files/test_disk.py", "tests/engine/settings"),
     ),
     Mutant(
