@@ -31,6 +31,8 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 import h11
 import trio
 
+from fsstore.serve.tree import RefusedError
+
 SILENT_S, HEADERS_S = 60.0, 10.0
 HEADER_BYTES = 16 << 10
 SEND_BUFFER_BYTES = 128 << 10
@@ -176,9 +178,20 @@ class Connection:
         return (self._stream.transport_stream if isinstance(self._stream, trio.SSLStream) else self._stream).socket
 
     async def _send_file(self, answer: Answer, file: FileIO, run: RunInThread) -> None:
+        target = _duplicate(self._socket)  # a thread that hangs may outlive the connection: it must not meet another's
+        try:
+            await self._send_by(target, answer, file, run)
+        except (trio.Cancelled, RefusedError):
+            raise  # a thread may still use both, and closes them when it ends
+        except BaseException:
+            file.close()
+            target.close()
+            raise
+        target.close()
+
+    async def _send_by(self, target: socket.socket, answer: Answer, file: FileIO, run: RunInThread) -> None:
         position, stops = answer.begin or 0, [*answer.pauses, answer.end]
         by_kernel = isinstance(self._stream, trio.SocketStream)
-        target = _duplicate(self._socket)  # a thread that hangs may outlive the connection: it must not meet another's
         while position < answer.end:
             stop = stops[bisect_right(stops, position)]
             if by_kernel:

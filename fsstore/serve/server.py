@@ -51,6 +51,8 @@ HEALTH_S = 2.0
 BACKLOG = 1_024
 SPARE_DESCRIPTORS = 512
 """Descriptors that are no client's; among them, of connections that are being refused."""
+DESCRIPTORS_EACH = 3
+"""Descriptors of a connection at most: its socket twice, and a file."""
 MOST_REFUSING = 256
 MOST_WORD_CHARACTERS = 1_000
 _METHODS = ("GET", "HEAD")
@@ -108,7 +110,7 @@ class Server:
         self._log_line = log_line
         self._web_hdfs = WebHdfs(tree, options.host)
         self._datasets = Datasets(tree, store)
-        self._shares = Shares(max((soft - SPARE_DESCRIPTORS) // 2, 1))
+        self._shares = Shares(max((soft - SPARE_DESCRIPTORS) // DESCRIPTORS_EACH, 1))
         self._problems = RateLimitedLog()
         self._refusing = 0
         self._figures = ServerFigures()

@@ -200,7 +200,7 @@ def test_a_clients_share_of_connections(mounted: Site, tmp_path: Path) -> None:
     is answered 429, while others are served."""
     with served(mounted.mountpoint, tmp_path) as server, ExitStack() as stack:
         shown = int(Path(f"/proc/{server.process.pid}/limits").read_text().partition("Max open files")[2].split()[0])
-        share = max(min((shown - 512) // 2, 10_000) // 100, 16)
+        share = max(min((shown - 512) // 3, 10_000) // 100, 16)
         held = [stack.enter_context(server.connect()) for _ in range(share)]
         for connection in held:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -240,6 +240,9 @@ def test_clients_that_take_nothing(site: Site, tmp_path: Path) -> None:
             connection.sendall(b"GET /files/orders/1.log HTTP/1.1\r\nHost: localhost\r\n\r\n")
         for _ in range(3):
             assert server.ask("/files/orders/1.log").body == content
+        stack.close()
+        opened = Path(f"/proc/{server.process.pid}/fd")
+        eventually(lambda: not any("/orders/" in os.readlink(file) for file in opened.iterdir()), "they are forgotten")
 
 
 def test_a_mount_that_goes_and_comes(site: Site, tmp_path: Path) -> None:
