@@ -26,7 +26,7 @@ PATIENCE_S = 60.0
 """Seconds for which a server may be silent."""
 DATASET = "@parquet"
 _NO_TOPIC = "there is no such file"
-"""What a server says, with 404, of a topic that is not there; of other servers 404 says something else."""
+"""The text of our server's 404 for an unknown topic. Another server's 404 has another text."""
 _NAMED = 3
 """Ranges that an error names."""
 

@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from fsstore.jobs.mount import bounds, if_there, physical_offset
 
 _FACTS = ("physical_offset", "store_size", "store_time", "store_host", "born_time", "born_host", "body_crc", "sys_flag")
-"""What is compared of a record, by the names of its extended attributes."""
+"""The facts of a record that are compared, by the names of its extended attributes."""
 
 Facts = Mapping[str, str]
 
@@ -74,7 +74,7 @@ class Roles(NamedTuple, Generic[H]):
 
 
 def witness(mount: str) -> Witness:
-    """What a mounted store holds. Takes a look-up for each queue. MountGoneError, OSError."""
+    """The witness of a mounted store. It takes a look-up for each queue. MountGoneError, OSError."""
     messages, newest = 0, (-1, "", 0, 0)
     for topic, queues in bounds(mount).items():
         for queue, (begin, end) in queues.items():
@@ -86,7 +86,7 @@ def witness(mount: str) -> Witness:
 
 
 def facts(mount: str, topic: str, queue: int, queue_offset: int) -> Facts | None:
-    """What is in the record of a message of a mounted store; None: there is none, or it is damaged. MountGoneError,
+    """The facts of a message's record in a mounted store. None: it is missing or damaged. MountGoneError,
     OSError."""
     path = os.path.join(mount, topic, str(queue), str(queue_offset))
     return if_there(mount, lambda: {name: os.getxattr(path, f"user.mq.{name}").decode() for name in _FACTS})

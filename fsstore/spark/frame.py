@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ERROR, SKIP = "error", "skip"
-"""What becomes of files that expire before they are read."""
+"""The ways to treat files that expire before they are read."""
 SERVED_OPTIONS = {"parquet.hadoop.vectored.io.enabled": "false"}
 """Spark asks a server three times as often otherwise, once for each piece of a column."""
 MOST_LOCATED = 4_000
