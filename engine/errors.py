@@ -18,6 +18,9 @@ StoreError
 │   ├── MessageTooLargeError      body, properties or topic over their limit
 │   └── TopicPermissionError      `perm` of the topic in topics.json has no write bit
 ├── BackupError                   a directory can't become, or go on being, a backup of the store
+├── ReplicationError              another process does not replicate as it must
+│   ├── ProtocolError             it sent bytes that the protocol does not have
+│   └── RemotingError             it refused a request, or did not answer it
 ├── QueueGapError                 an entry would leave a hole in its consume queue
 ├── FlushFailedError              bytes may not be on disk; final for this open store
 ├── NoDescriptorError             the process has no file descriptor left; trying again later may work
@@ -174,6 +177,33 @@ class ConfigFileError(OpenError):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}; correct the file or move it away"
+
+
+class ReplicationError(StoreError):
+    """Another process, a master or a replica, does not replicate as it must."""
+
+
+@dataclass(eq=False)
+class ProtocolError(ReplicationError):
+    """`peer` sent bytes that its protocol does not have, as `what` says. The connection ends."""
+
+    peer: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.peer} does not speak RocketMQ's protocol: {self.what}"
+
+
+@dataclass(eq=False)
+class RemotingError(ReplicationError):
+    """`peer` refused `request`, or did not answer it; `reason` says how."""
+
+    peer: str
+    request: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.peer} did not answer {self.request}: {self.reason}"
 
 
 class WriteError(StoreError):

@@ -55,6 +55,8 @@ def exit_codes() -> Mapping[type[StoreError], int]:
         engine.StoreBusyError: os.EX_TEMPFAIL,
         engine.AnotherStoreError: os.EX_TEMPFAIL,
         engine.BackupError: os.EX_USAGE,
+        engine.ReplicationError: os.EX_TEMPFAIL,
+        engine.ProtocolError: os.EX_PROTOCOL,
         engine.OptionError: os.EX_USAGE,
         engine.OpenError: os.EX_UNAVAILABLE,
         engine.ConfigFileError: os.EX_CONFIG,
