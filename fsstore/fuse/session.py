@@ -84,7 +84,6 @@ class Channel:
         for buffer in self._buffers:
             _pin(buffer)
         self._views = tuple(memoryview(buffer) for buffer in self._buffers)
-        self._turn = 0
         self._requests: RequestJournal | None = None
         self._first_answer: Callable[[int], None] | None = None
         """Called with the time of the first answer."""
@@ -151,18 +150,19 @@ class Channel:
         """Return when `is_ready`, in trio's own time."""
         await trio.lowlevel.wait_readable(self._descriptor)
 
-    def receive(self) -> memoryview | None:
-        """The next request, valid until two more were received; None: there is none, or `is_mounted` became False."""
-        turn = self._turn
-        size = read_at_once(self._descriptor, self._buffers[turn])
+    def receive(self, into: int = 0) -> memoryview | None:
+        """The next request, in buffer 0 or 1, valid until the next one there. None: there is none, or `is_mounted`
+        became False.
+
+        One buffer stays in the processor's cache; two in turn would not."""
+        size = read_at_once(self._descriptor, self._buffers[into])
         if size < 0:
             if -size in _UNMOUNTED:
                 self.is_mounted = False
             elif -size not in _TRY_AGAIN:
                 raise OSError(-size, os.strerror(-size))
             return None
-        self._turn = 1 - turn
-        request = self._views[turn][:size]
+        request = self._views[into][:size]
         if self._requests is not None and self._requests.unclaimed:
             _, opcode, unique, _ = REQUEST.unpack_from(request)
             if opcode not in (Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT):  # those are not sent in their turn
@@ -395,7 +395,7 @@ class RequestLoop:
             first = channel.receive()
             if first is None or not read_on:
                 return first
-            following = channel.receive()
+            following = channel.receive(into=1)
             if following is None:
                 return first  # the only one: it need not be copied
             requests.add(bytes(first))

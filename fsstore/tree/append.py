@@ -36,6 +36,8 @@ from fsstore.tree.publishing import LineFramer, Publisher, lines_in
 
 log = logging.getLogger(__name__)
 
+SPARE_BYTES = 512
+"""Memory that a handle keeps for the rest of a line, whose size changes with each write, until it is closed."""
 _IS_PUBLISHED = "the file is a message already and can't be changed: open another one"
 
 
@@ -390,7 +392,8 @@ class LineHandle(PassingHandle):
         except BaseException:
             memory.resize(len(framer.pending))
             raise
-        memory.resize(len(framer.pending))
+        if memory.size - len(framer.pending) > SPARE_BYTES:
+            memory.resize(len(framer.pending))
         return end
 
     @property

@@ -177,6 +177,8 @@ class Holding:
     def resize(self, size: int) -> None:
         """Hold `size` bytes from now on. ENOBUFS: it exceeds the user's share, or see `MemoryBudget.hold`."""
         before, accounts = self.size, self._budget.accounts
+        if size == before:
+            return
         if size > before:
             accounts.take(self._user, Resource.HELD_BYTES, size - before)
             try:
@@ -184,7 +186,7 @@ class Holding:
             except FilesystemError:
                 accounts.give(self._user, Resource.HELD_BYTES, size - before)
                 raise
-        elif size < before:
+        else:
             self._budget.hold(self._purpose, before, size)
             accounts.give(self._user, Resource.HELD_BYTES, before - size)
         self.size = size
