@@ -4,7 +4,7 @@ fusermount3 mounts (it may do so for any user) and passes the descriptor. A repl
 Requests are handled one after the other on trio's thread:
 
     receive, handle, reply ──► receive …
-            │ none waits: poll in place; none for LINGER_MS: wait through trio
+            │ none has come: poll in place; none for LINGER_MS: wait through trio
             │ CROWD_REQUESTS came without a wait: receive up to READ_AT_MOST, handle one of each user in turn (turns)
 
 In a turn the loop never blocks: what takes long is done in a thread (`SlowWork`, `WouldBlock`), then the request is
@@ -91,6 +91,8 @@ class Channel:
         self._poll.register(descriptor, select.POLLIN)
         self._vain_waits = 0
         """Waits since looking found a request."""
+        self.had_one = False
+        """Whether a request had come when `is_ready` was called last."""
         self._ending = threading.Lock()
         self._is_open = True
         self.is_mounted = True
@@ -136,10 +138,13 @@ class Channel:
     # requests
 
     def is_ready(self, wait_ms: int) -> bool:
-        """Whether a request waits, or comes within `wait_ms`, or the mount has ended."""
+        """Whether a request waits, or comes within `wait_ms`, or the mount has ended; `had_one`: whether it waited."""
         poll = self._poll.poll
+        self.had_one = bool(poll(0))
+        if self.had_one:
+            return True
         if self._vain_waits % TRIED_AGAIN < TRIES:
-            for _ in range(LOOKS):
+            for _ in range(LOOKS - 1):
                 if poll(0):
                     self._vain_waits = 0
                     return True
@@ -360,14 +365,19 @@ class RequestLoop:
             is_busy = self._slow or self._relay.waiting
             if taken >= (BUSY_REQUESTS if is_busy else TURN_REQUESTS):
                 return False
+            comes_at_once = bool(self._at_once or self._requests or is_busy)
+            if not comes_at_once:  # to receive what has not come would cost a call
+                if not self._channel.is_ready(LINGER_MS):
+                    return True
+                comes_at_once = self._channel.had_one
             request = self._next(read_on=self._at_once >= CROWD_REQUESTS)
-            self._at_once = self._at_once + 1 if request is not None else 0
+            self._at_once = self._at_once + 1 if comes_at_once and request is not None else 0
             if request is not None:
                 taken += 1
                 self._take(request, nursery)
                 if taken % BURST_REQUESTS == 0 and self._must_pause():
                     taken += self._pause(nursery)
-            elif is_busy or not self._channel.is_ready(LINGER_MS):
+            elif is_busy:
                 return True
         return False
 
