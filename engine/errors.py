@@ -9,6 +9,7 @@ StoreError
 │   ├── OptionError               an option that is none, or with a value it cannot have
 │   ├── ConfigFileError           a configuration file that cannot be understood
 │   ├── StoreLockedError          another process has it open
+│   ├── ListenError               a port for replicas can't be had
 │   ├── AnotherStoreError         another store, or nothing, is where one was expected
 │   └── StoreBusyError            what was read went, again and again
 ├── WriteError                    nothing was stored
@@ -20,7 +21,8 @@ StoreError
 ├── BackupError                   a directory can't become, or go on being, a backup of the store
 ├── ReplicationError              another process does not replicate as it must
 │   ├── ProtocolError             it sent bytes that the protocol does not have
-│   └── RemotingError             it refused a request, or did not answer it
+│   ├── RemotingError             it refused a request, or did not answer it
+│   └── NotReplicatedError        too few replicas acknowledged messages in time
 ├── QueueGapError                 an entry would leave a hole in its consume queue
 ├── FlushFailedError              bytes may not be on disk; final for this open store
 ├── NoDescriptorError             the process has no file descriptor left; trying again later may work
@@ -179,6 +181,17 @@ class ConfigFileError(OpenError):
         return f"{self.path}: {self.reason}; correct the file or move it away"
 
 
+@dataclass(eq=False)
+class ListenError(OpenError):
+    """Replicas can't be served at `address`; `reason` is the system's."""
+
+    address: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.address}: {self.reason}; choose other ports by haListenPort and listenPort"
+
+
 class ReplicationError(StoreError):
     """Another process, a master or a replica, does not replicate as it must."""
 
@@ -204,6 +217,23 @@ class RemotingError(ReplicationError):
 
     def __str__(self) -> str:
         return f"{self.peer} did not answer {self.request}: {self.reason}"
+
+
+@dataclass(eq=False)
+class NotReplicatedError(ReplicationError):
+    """In `seconds` only `acknowledged` replicas of `needed` acknowledged the log up to `physical_end`. Its messages are
+    stored and stay so; waiting again may succeed."""
+
+    physical_end: int
+    acknowledged: int
+    needed: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.acknowledged} of {self.needed} replicas acknowledged the log up to {self.physical_end} in"
+            f" {self.seconds:g} s: its messages are stored, and the next fsync waits again"
+        )
 
 
 class WriteError(StoreError):

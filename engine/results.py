@@ -233,6 +233,53 @@ class StoreStats:
     recovery: RecoveryReport
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaFigures:
+    """A replica that a master serves. `lag_ms` is the age of the oldest record that it has not acknowledged; None: it
+    acknowledged a part of a record."""
+
+    replica: str
+    """Its address."""
+    is_in_sync: bool = gauge("1 if the replica counts for inSyncReplicas", metric="in_sync", number=bool)
+    is_in_oldest_file: bool = gauge(
+        "1 if the next byte of the replica is in the oldest file of the log", metric="in_oldest_file", number=bool
+    )
+    acknowledged_end: int = gauge("Physical offset up to which the replica has acknowledged the log")
+    lag_bytes: int = gauge("Bytes of the log that the replica has not acknowledged")
+    lag_ms: int | None = gauge("Age of the oldest record among them", number=lambda ms: ms or 0)
+    last_heard_seconds: float = gauge("Seconds since the replica sent something", number=float)
+    sent_bytes: int = counter("Bytes of the log that the replica was sent since it connected")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MasterFigures:
+    """A writer that serves replicas. `needed` is how many of them a sync waits for; 0: it does not wait."""
+
+    role: str
+    address: str
+    """Where it serves the log."""
+    remoting_address: str
+    """Where it answers the requests beside it."""
+    connected: int = gauge("Replicas that are connected")
+    in_sync: int = gauge("Replicas that count for inSyncReplicas")
+    in_oldest_file: int = gauge(
+        "Replicas whose next byte is in the oldest file of the log",
+        notice="behind replica that needs the oldest file of the log: retention waits for none",
+    )
+    needed: int = gauge("Replicas that a sync waits for")
+    confirmed_end: int = gauge("Physical offset up to which so many replicas have the log; 0 for ASYNC_MASTER")
+    timeouts: int = counter(
+        "Syncs that failed because too few replicas acknowledged in time",
+        notice="failed sync that timed out: too few replicas acknowledged in time",
+    )
+    refused: int = counter(
+        "Connections that were refused or closed for a reason",
+        notice="refused connection of a replica, last: {last_refusal}",
+    )
+    last_refusal: str | None
+    replicas: tuple[ReplicaFigures, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class NewestRecord:
     """The last good record of a log; `size` in bytes."""

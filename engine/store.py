@@ -24,6 +24,7 @@ from engine.errors import (
     ConsumerOffsetError,
     FlushFailedError,
     MessageNotFoundError,
+    OptionError,
     ReadError,
     ReadOnlyStoreError,
     StoreError,
@@ -50,9 +51,13 @@ from engine.record.byte_columns import SliceColumn
 from engine.record.columns import Columns
 from engine.record.kernel.guard import all_pages_refused
 from engine.record.message import Message, StoredMessage
+from engine.replication.acks import when_both
+from engine.replication.answers import Answers
+from engine.replication.master import Master
 from engine.results import (
     CheckProgress,
     IndexState,
+    MasterFigures,
     Problem,
     PutRange,
     PutResult,
@@ -68,6 +73,7 @@ from engine.settings.consumer_offsets import ConsumerOffsets
 from engine.settings.notes import CheckNote, read_check_note
 from engine.write.drop_box import DropBox, FoundBox, boxes_below, is_used
 from engine.write.durability import Durability
+from engine.write.flush import wait_until
 from engine.write.retention import Cleaner, ExpiringLog
 from engine.write.retention_plan import DiskUse, RetentionPlan, disk_use
 from engine.write.writer import Refusal, Writer
@@ -146,12 +152,16 @@ class MessageStore:
         self._write_side: _WriteSide | None = None
         self._writer: Writer | None = None
         self._follower: Follower | None = None
+        self._master: Master | None = None
         if writes:
             self._write_side = _WriteSide(opened, self._topics, config, self._listeners, self._refusal, self._expiring)
             self._writer = self._write_side.writer
         elif config.mode is OpenMode.FOLLOW:
             self._listeners.subscribe(_Forgetting(self))  # before any other listener
             self._follower = Follower(parts, self._topics, opened.choice, config, self._listeners)
+        if config.master is not None:
+            answers = Answers(parts, config.master, opened.identity.name or "fsstore")
+            self._master = Master(parts.log, answers, config.master, config.clock)
 
     @classmethod
     def open(
@@ -167,10 +177,13 @@ class MessageStore:
 
         `disk_use` measures the disk for retention. NotAStoreError (nothing or something else is there),
         StoreLockedError (another process writes it), UnsupportedStoreError (names the unsupported feature),
-        ConfigFileError, AnotherStoreError (its identity is not `config.identity`), ObstructedError, StoreFullError,
-        FlushFailedError, OSError; ValueError: `create` with a mode that only reads.
+        ConfigFileError, AnotherStoreError (its identity is not `config.identity`), ListenError (a port for replicas),
+        OptionError (replicas, and a mode that only reads), ObstructedError, StoreFullError, FlushFailedError, OSError;
+        ValueError: `create` with a mode that only reads.
         """
         path, config = Path(path).absolute(), config or StoreConfig()
+        if config.master is not None and config.mode is not OpenMode.WRITE:
+            raise OptionError("brokerRole", "only a store that is opened to write serves replicas")
         has_readers = config.serves_readers and not is_new(layout_of(store_root(path), config))
         try:
             return cls._open(path, config, create, disk_use)
@@ -198,6 +211,9 @@ class MessageStore:
     def _start(self) -> None:
         if self._write_side is not None:
             self._write_side.start()
+        if self._master is not None:
+            self._listeners.subscribe(self._master)
+            self._master.start()
         if self._follower is not None:
             self._follower.begin()
 
@@ -212,6 +228,7 @@ class MessageStore:
                 return
             self._closed = True
         self._refusal.close()
+        self._close_master()
         try:
             durable = self._write_side is not None and self._write_side.close()
             with self._summing:  # another thread sums only for a short time
@@ -231,10 +248,15 @@ class MessageStore:
         """Close everything without the clean mark, so that the next opening recovers as after a crash."""
         self._closed = True
         self._refusal.close()
+        self._close_master()
         if self._write_side is not None:
             self._write_side.close()
         self._opened.close()
         self._close_follower()
+
+    def _close_master(self) -> None:
+        if self._master is not None:
+            self._master.close()
 
     def _close_follower(self) -> None:
         if self._follower is not None:
@@ -501,27 +523,38 @@ class MessageStore:
         known = self._known_durable_end
         return self._log.files.flushed_offset if known is None else known
 
+    def master_figures(self) -> MasterFigures | None:
+        """The figures of the replicas that this store serves; None: it serves none (`StoreConfig.master`)."""
+        return None if self._master is None else self._master.figures()
+
     @property
     def sync_flush(self) -> bool:
         """Whether this store's policy is to acknowledge only what is on disk (the caller waits: `wait_durable`)."""
         return self.config.flush.sync
 
     def wait_durable(self, physical_end: int) -> None:
-        """Return when everything before `physical_end` is on disk. FlushFailedError, StoreClosedError."""
+        """Return when everything before `physical_end` is on disk and, for a SYNC_MASTER, on its replicas.
+        FlushFailedError, StoreClosedError; NotReplicatedError: too few replicas acknowledged it in time."""
         if self._write_side is not None:
-            self._write_side.durability.log_flusher.wait_durable(physical_end)
+            wait_until(self.request_durable, physical_end)
         elif (failure := self._never_durable(physical_end)) is not None:
             raise failure
 
     def request_durable(self, physical_end: int, done: Callable[[StoreError | None], None]) -> None:
-        """Call `done(None)` when everything before `physical_end` is on disk, `done(error)` when that failed.
+        """Call `done(None)` when everything before `physical_end` is on disk and, for a SYNC_MASTER, on its replicas;
+        `done(error)` when that failed. Errors as `wait_durable`.
 
-        `done` runs on the flush thread, or at once on this one; it must be quick and must not raise.
+        `done` runs on the thread that flushes or on the master's, or at once on this one; it must be quick and must not
+        raise.
         """
         if self._write_side is None:
             done(self._never_durable(physical_end))
-        else:
-            self._write_side.durability.log_flusher.request_durable(physical_end, done)
+            return
+        acks = None if self._master is None else self._master.acks
+        if acks is not None:
+            done = when_both(done)
+            acks.request(physical_end, done)
+        self._write_side.durability.log_flusher.request_durable(physical_end, done)
 
     def _never_durable(self, physical_end: int) -> FlushFailedError | None:
         """The error for data before `physical_end` that a stopped store never brings to disk; None: it is on disk."""

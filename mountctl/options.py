@@ -1,8 +1,8 @@
 r"""Parsing of `-o` and broker.conf. `mountctl mount` takes its own options, the store's, and mount(8)'s.
 
 docs/operations.md lists them. The engine knows the store's options, by RocketMQ's names
-(engine/settings/broker_options.py). Two of these take paths separated by commas: a word with a slash in its name
-continues the one before. Verbs that open a store themselves take the store's options and --broker-conf.
+(engine/settings/broker_options.py). Some of these take paths or networks separated by commas: a word with a slash in
+its name continues the one before. Verbs that open a store themselves take the store's options and --broker-conf.
 
 broker.conf is parsed as java.util.Properties parses it, its bytes as ISO 8859-1:
 
@@ -83,6 +83,8 @@ def root_of(settings: Mapping[str, str]) -> Path | None:
 
 _SWITCHES = {"ro": "read_only", "follow": "follow", "sync_flush": "sync_flush", "allow_other": "allow_other"}
 _PATHS = frozenset({"storePathCommitLog", "readOnlyCommitLogStorePaths"})
+_LISTS = _PATHS | {"haAllow"}
+"""Options whose value may have commas; each part has a slash."""
 _KERNEL = frozenset(
     {"suid", "nosuid", "dev", "nodev", "exec", "noexec", "atime", "noatime", "dirsync", "sync", "async"}
 )
@@ -110,9 +112,9 @@ class StoreSettings:
     @property
     def passed_over(self) -> list[str]:
         """Names in broker.conf that have no meaning here."""
-        from engine import OPTION_NAMES
+        from engine import MASTER_NAMES, OPTION_NAMES
 
-        return sorted(self.broker.keys() - {*OPTION_NAMES, ROOT})
+        return sorted(self.broker.keys() - {*OPTION_NAMES, ROOT} | self.broker.keys() & {*MASTER_NAMES})
 
     def require_store(self, store: Path) -> None:
         """CommandError: broker.conf belongs to another store."""
@@ -241,11 +243,11 @@ def parse(texts: Iterable[str]) -> ParsedOptions:
 
 
 def _words(texts: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Name, equals sign and value of each word. A path's commas belong to it, for no name contains a slash."""
+    """Name, equals sign and value of each word. A list's commas belong to it, for no name contains a slash."""
     name = equals = value = ""
     for text in texts:
         for word in (word.strip() for word in text.split(",")):
-            if name in _PATHS and "/" in word.partition("=")[0]:
+            if name in _LISTS and "/" in word.partition("=")[0]:
                 value += f",{word}"
                 continue
             yield name, equals, value
@@ -288,10 +290,21 @@ def takes_settings(command: Callable[..., Any], names: Sequence[str] = ("-o", "-
         words = parse(options)
         if replace(words, store={}) != parse(()):
             raise CommandError("-o takes the store's options here", "see docs/operations.md", os.EX_USAGE)
+        _refuse_master(words.store)
         return command(settings=settings_of(words.store, broker_conf), **rest)
 
     named = click.option(*names, "options", multiple=True, metavar="NAME=VALUE,...", help="How to open the store.")
     return named(BROKER_CONF(with_settings))
+
+
+def _refuse_master(options: Mapping[str, str]) -> None:
+    """CommandError: the options would have a verb serve replicas."""
+    if not options:
+        return
+    from engine import MASTER_NAMES
+
+    if named := sorted(options.keys() & {*MASTER_NAMES}):
+        raise CommandError(f"-o {', '.join(named)}: only a mount serves replicas", "mountctl mount", os.EX_USAGE)
 
 
 def parse_size(text: str) -> int:

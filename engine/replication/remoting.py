@@ -32,7 +32,7 @@ MAX_COMMAND_BYTES = 16 << 20
 MAX_REQUEST_BYTES = 64 << 10
 """Limit of a request to a server. The six requests have no body."""
 
-SUCCESS, REQUEST_CODE_NOT_SUPPORTED = 0, 3
+SUCCESS, SYSTEM_ERROR, REQUEST_CODE_NOT_SUPPORTED = 0, 1, 3
 """Codes of an answer."""
 
 TIMEOUT_SECONDS = 10.0

@@ -4,6 +4,7 @@
     flush        flushDiskType, flushIntervalCommitLog (ms), flushCommitLogLeastPages (pages of 4096 bytes), ...
     sizes        mappedFileSizeCommitLog (bytes), mappedFileSizeConsumeQueue (bytes), maxHashSlotNum, maxIndexNum
     paths        storePathCommitLog, readOnlyCommitLogStorePaths: folders, with commas between
+    replicas     brokerRole (ASYNC_MASTER, SYNC_MASTER), haListenPort, haListenAddress (ours), haAllow (ours), ...
     others       messageDelayLevel ("1s 5s 10s ..."), maxMessageSize (bytes), transientStorePoolEnable,
                  transientStorePoolSize, warmMapedFileEnable, ...
 
@@ -21,6 +22,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ from engine.settings.config import (
     INDEX_SLOTS,
     READ_ONLY_PATHS,
     WRITABLE_PATHS,
+    MasterConfig,
     Retention,
     StoreConfig,
 )
@@ -47,6 +50,8 @@ _Parsed = tuple[str, Callable[[Any], Any]]
 MOST = (1 << 31) - 1
 """Largest number in broker.conf, a Java int; sizes may be larger."""
 MOST_DIGITS = 18
+MOST_BATCH_BYTES = 2 << 20
+"""Largest frame for replicas: the buffer of a broker's replica has 4 MiB, and never holds two."""
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -62,6 +67,13 @@ def _interval(value: Any) -> int:
     if not milliseconds:
         raise ValueError("is not an interval: at least 1 ms")
     return milliseconds
+
+
+def _count(value: Any) -> int:
+    number = _whole(value)
+    if not number:
+        raise ValueError("is not a number of 1 or more")
+    return number
 
 
 def _number(value: Any) -> float:
@@ -137,6 +149,45 @@ def _paths(value: Any) -> tuple[Path, ...]:
     return paths
 
 
+def _role(value: Any) -> bool:
+    if value == "SLAVE":
+        raise ValueError("is not a writer's role: `mountctl replicate` makes a replica")
+    if value not in ("SYNC_MASTER", "ASYNC_MASTER"):
+        raise ValueError("is neither ASYNC_MASTER nor SYNC_MASTER")
+    return bool(value == "SYNC_MASTER")
+
+
+def _port(value: Any) -> int:
+    port = _whole(value)
+    if not 0 < port < 1 << 16:
+        raise ValueError("is not a port: 1 to 65535")
+    return port
+
+
+def _address(value: Any) -> str:
+    try:
+        return str(ip_address(str(value).strip()))
+    except ValueError:
+        raise ValueError("is not an IP address") from None
+
+
+def _networks(value: Any) -> tuple[IPv4Network | IPv6Network, ...]:
+    try:
+        networks = tuple(ip_network(one.strip()) for one in str(value).split(",") if one.strip())
+    except ValueError as error:
+        raise ValueError(f"is not a list of networks: {error}") from None
+    if not networks:
+        raise ValueError("names no network: 10.0.0.0/8,192.168.7.4/32")
+    return networks
+
+
+def _batch(value: Any) -> int:
+    size = _bytes(value)
+    if not 1 << 10 <= size <= MOST_BATCH_BYTES:
+        raise ValueError(f"is not a size from 1K to {MOST_BATCH_BYTES >> 10}K, which each replica takes")
+    return size
+
+
 _RETENTION: dict[str, _Parsed] = {
     "fileReservedTime": ("max_age_hours", _hours),
     "maxBytes": ("max_bytes", _bytes),
@@ -185,9 +236,25 @@ _POOL: dict[str, _Parsed] = {
     "transientStorePoolSize": ("buffers", _whole),
 }
 
+_MASTER: dict[str, _Parsed] = {
+    "brokerRole": ("sync", _role),
+    "haListenPort": ("ha_port", _port),
+    "haListenAddress": ("address", _address),
+    "haAllow": ("allow", _networks),
+    "listenPort": ("remoting_port", _port),
+    "inSyncReplicas": ("in_sync_replicas", _count),
+    "slaveTimeout": ("timeout_ms", _interval),
+    "haMaxGapNotInSync": ("max_gap_bytes", _bytes),
+    "haSendHeartbeatInterval": ("heartbeat_interval_ms", _interval),
+    "haHousekeepingInterval": ("housekeeping_interval_ms", _interval),
+    "haTransferBatchSize": ("batch_bytes", _batch),
+}
+
 RETENTION_NAMES = tuple(sorted(_RETENTION))
 """Names of the retention options."""
-OPTION_NAMES = tuple(sorted({**_RETENTION, **_FLUSH, **_SIZES, **_STORE, **_POOL}))
+MASTER_NAMES = tuple(sorted(_MASTER))
+"""Names of the options of a writer that serves replicas."""
+OPTION_NAMES = tuple(sorted({**_RETENTION, **_FLUSH, **_SIZES, **_STORE, **_POOL, **_MASTER}))
 """All names that `with_options` accepts."""
 
 _POOL_BUFFERS = 5  # transientStorePoolSize's default
@@ -197,7 +264,7 @@ def with_options(config: StoreConfig, options: Mapping[str, Any]) -> StoreConfig
     """`config` changed by `options` (broker.conf name to value). OptionError names the first invalid one.
 
     Any retention option turns retention on. Disk limits that are not given delete nothing. Sizes that are not given
-    are EMBEDDED_SIZES.
+    are EMBEDDED_SIZES. brokerRole has replicas served.
     """
     for name in options:
         if name not in OPTION_NAMES:
@@ -206,6 +273,8 @@ def with_options(config: StoreConfig, options: Mapping[str, Any]) -> StoreConfig
         config = replace(config, retention=replace(config.retention or Retention(), **retention))
     if flush := _parse(_FLUSH, options):
         config = replace(config, flush=replace(config.flush, **flush))
+    if master := _parse(_MASTER, options):
+        config = replace(config, master=_checked_master(master))
     try:
         if sizes := _parse(_SIZES, options):
             config = replace(config, sizes=replace(config.sizes or EMBEDDED_SIZES, **sizes))
@@ -216,8 +285,10 @@ def with_options(config: StoreConfig, options: Mapping[str, Any]) -> StoreConfig
 
 def with_broker_conf(config: StoreConfig, settings: Mapping[str, str]) -> StoreConfig:
     """`config` changed by the `settings` of a broker.conf, with a broker's defaults for sizes, and for disk limits if
-    there is any retention option. Other names and empty values are ignored. OptionError."""
+    there is any retention option. Other names and empty values are ignored, and so are a broker's role and ports: its
+    file alone makes nobody a master. OptionError."""
     known = {name: value.strip() for name, value in settings.items() if name in OPTION_NAMES and value.strip()}
+    known = {name: value for name, value in known.items() if name not in _MASTER}
     if known.get("flushDiskType") == "SYNC_FLUSH":
         known.pop("transientStorePoolEnable", None)  # a broker does not use its pool then
     if _RETENTION.keys() & known.keys():
@@ -270,6 +341,23 @@ def _parse(table: Mapping[str, _Parsed], options: Mapping[str, Any]) -> dict[str
             except (TypeError, ValueError) as error:
                 raise OptionError(name, f"{options[name]!r} {error}") from error
     return parsed
+
+
+def _checked_master(found: Mapping[str, Any]) -> MasterConfig:
+    """The configuration of these fields. OptionError: they don't go together."""
+    if "sync" not in found:
+        raise OptionError("brokerRole", "replicas are served with brokerRole=ASYNC_MASTER or SYNC_MASTER alone")
+    master = MasterConfig(**found)
+    if "remoting_port" not in found:
+        master = replace(master, remoting_port=master.ha_port - 1)
+    if not 0 < master.remoting_port != master.ha_port:
+        raise OptionError("listenPort", f"{master.remoting_port} can't be used beside haListenPort={master.ha_port}")
+    if not master.allow and not ip_address(master.address).is_loopback:
+        raise OptionError(
+            "haListenAddress",
+            f"{master.address} is not a loopback address: haAllow=NETWORK,... says who may have the whole log",
+        )
+    return master
 
 
 def _pool(config: StoreConfig, options: Mapping[str, Any]) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 
 from engine.files.disk import Disk
@@ -140,6 +141,38 @@ BROKER_RETENTION = Retention(disk_use_ratio=0.75, disk_clean_ratio=0.85)
 
 
 @dataclass(frozen=True, slots=True)
+class MasterConfig:
+    """How a writer serves its log to replicas (docs/replication.md). `str` gives the role.
+
+    sync                       a writer that waits for the disk also waits for `in_sync_replicas` acknowledgements
+    address                    IP address to listen at
+    ha_port, remoting_port     ports for the log, and for what a replica asks beside it; 0: any free one
+    allow                      networks that may connect from beyond this machine
+    in_sync_replicas           number of replicas that must acknowledge, without the master itself
+    timeout_ms                 limit for their acknowledgements
+    max_gap_bytes              a replica further behind is not in sync, and does not count
+    heartbeat_interval_ms      time without data after which a heartbeat is sent
+    housekeeping_interval_ms   silence of a replica after which its connection is closed
+    batch_bytes                largest frame
+    """
+
+    sync: bool = False
+    address: str = "127.0.0.1"
+    ha_port: int = 10_912
+    remoting_port: int = 10_911
+    allow: tuple[IPv4Network | IPv6Network, ...] = ()
+    in_sync_replicas: int = 1
+    timeout_ms: int = 3_000
+    max_gap_bytes: int = 256 << 20
+    heartbeat_interval_ms: int = 5_000
+    housekeeping_interval_ms: int = 20_000
+    batch_bytes: int = 32 << 10
+
+    def __str__(self) -> str:
+        return "SYNC_MASTER" if self.sync else "ASYNC_MASTER"
+
+
+@dataclass(frozen=True, slots=True)
 class StoreIdentity:
     """Identity of a store: its `name`, "" if it has none yet, None if that can't be read; the inode number of its
     folder."""
@@ -176,6 +209,7 @@ class StoreConfig:
     transient_pool_buffers   number of write buffers, each of a commit log file's size; 0: write to the mapped file
     preallocate              make the next commit log files ahead, on their own thread
     warm_files               write to each page of a preallocated file, so that the first write has no page faults
+    master                   WRITE: serve replicas; None: no port is opened
     identity                 the expected store (`MessageStore.identity`); None: any
     serves_readers           WRITE: if the disk refuses writes, open the store for reading
     stopped                  WRITE: reason why the store takes no messages; it is opened for reading
@@ -199,6 +233,7 @@ class StoreConfig:
     transient_pool_buffers: int = 0
     preallocate: bool = True
     warm_files: bool = False
+    master: MasterConfig | None = None
     identity: StoreIdentity | None = None
     serves_readers: bool = False
     stopped: str | None = None

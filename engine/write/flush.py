@@ -25,6 +25,21 @@ if TYPE_CHECKING:
 Done = Callable[[StoreError | None], None]
 
 
+def wait_until(request: Callable[[int, Done], None], physical_end: int) -> None:
+    """Return when `request` calls its `done` for `physical_end`; raise the error that it passes."""
+    answered = threading.Event()
+    answers: list[StoreError | None] = []
+
+    def done(error: StoreError | None) -> None:
+        answers.append(error)
+        answered.set()
+
+    request(physical_end, done)
+    answered.wait()
+    if answers[0] is not None:
+        raise answers[0]
+
+
 class LogFlusher:
     """Flushes the commit log on its own thread: at intervals, and at once on request.
 
@@ -86,17 +101,7 @@ class LogFlusher:
         """Return when everything before `physical_end` is on disk. FlushFailedError, StoreClosedError."""
         if physical_end <= self.durable_end:
             return
-        answered = threading.Event()
-        answers: list[StoreError | None] = []
-
-        def done(error: StoreError | None) -> None:
-            answers.append(error)
-            answered.set()
-
-        self.request_durable(physical_end, done)
-        answered.wait()
-        if answers[0] is not None:
-            raise answers[0]
+        wait_until(self.request_durable, physical_end)
 
     def flush(self) -> None:
         """Return when everything appended so far is on disk. FlushFailedError, StoreClosedError."""

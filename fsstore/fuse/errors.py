@@ -23,6 +23,8 @@ ERRNOS: dict[type[engine.StoreError], int] = {
     engine.ReplicationError: errno.EIO,
     engine.ProtocolError: errno.EPROTO,
     engine.RemotingError: errno.EIO,
+    engine.NotReplicatedError: errno.ETIMEDOUT,
+    engine.ListenError: errno.EADDRINUSE,
     engine.StoreLockedError: errno.EBUSY,
     engine.AnotherStoreError: errno.ESTALE,
     engine.ReadOnlyStoreError: errno.EROFS,

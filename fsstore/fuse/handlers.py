@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from engine import MessageStore, OpenMode, StoreError, WouldBlock
+from engine import MessageStore, OpenMode, StoreClosedError, StoreError, WouldBlock
 from fsstore.core import Filesystem
 from fsstore.fuse import dirents
 from fsstore.fuse import protocol as wire
@@ -222,7 +222,8 @@ class RequestHandlers:
         self._finish(unique, self._core.fsync(handle), wire.done(unique))
 
     def _finish(self, unique: int, physical_end: int, reply: bytes) -> None:
-        """Answer a writer; if it waits for the disk, after the log's sync, which all waiting writers share."""
+        """Answer a writer; if it waits for the disk, after the log's sync, which all waiting writers share. If the
+        store closes before, the kernel asks the next server again."""
         self.published()
         if not physical_end:
             self._send(reply)
@@ -231,6 +232,8 @@ class RequestHandlers:
         log_answer = self.waiting(unique)
 
         def on_disk(failure: StoreError | None) -> None:
+            if isinstance(failure, StoreClosedError):
+                return
             number = 0 if failure is None else errno_for(failure, "writing")
             self._channel.send_late(wire.failed(unique, number) if number else reply)
             if log_answer is not None:

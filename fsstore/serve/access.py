@@ -20,13 +20,13 @@ import os
 import re
 import socket
 import stat
-import struct
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
 
+from engine import plain_ends, socket_owner
 from fsstore.serve.connection import Request
 from fsstore.serve.tree import RefusedError, ServedMount
 
@@ -36,12 +36,6 @@ _HEX = re.compile(r"[0-9a-fA-F]+")
 _KINDS = ("WEBHDFS delegation", "SWEBHDFS delegation")
 """Kinds of token that Hadoop's clients look for."""
 _MAGIC = b"HDTS\0"  # and the version of the format
-
-_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _REQUEST = 4, 20, 1  # linux/sock_diag.h, linux/netlink.h
-_MESSAGE = struct.Struct("=IHHII")
-_QUERY = struct.Struct("=BBBxI")
-_REPLY = struct.Struct("=BBBB48xIIIII")
-_ANY_INTERFACE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # and no cookie
 
 
 class TokenFileError(Exception):
@@ -181,40 +175,16 @@ def _token_of(request: Request) -> str | None:
 
 def peer_of(connection: socket.socket, certificate: str | None) -> Peer:
     """The other end of a connection. OSError: it is gone."""
-    (host, port), (own_host, own_port) = connection.getpeername()[:2], connection.getsockname()[:2]
-    host, own_host = _plain(host), _plain(own_host)
-    user = None
+    (host, port), own = plain_ends(connection)
+    user, own_host = None, own[0]
     if is_local := is_loopback(host):
-        user = _owner((host, port), (own_host, own_port))
+        user = socket_owner((host, port), own)
     return Peer(host, port, is_local, user, certificate, own_host)
 
 
 def is_loopback(host: str) -> bool:
     """Whether an address leads to this machine alone. ValueError: it is a name."""
     return ip_address(host).is_loopback
-
-
-def _plain(host: str) -> str:
-    return host.partition("%")[0].removeprefix("::ffff:")
-
-
-def _owner(peer: tuple[str, int], own: tuple[str, int]) -> int | None:
-    """The user of a socket of this machine, by its two ends; None: the kernel does not say."""
-    family = socket.AF_INET6 if ":" in peer[0] else socket.AF_INET
-    hosts = b"".join(socket.inet_pton(family, host).ljust(16, b"\0") for host, _ in (peer, own))
-    query = _QUERY.pack(family, socket.IPPROTO_TCP, 0, 0xFFFFFFFF)
-    query += struct.pack("!HH", peer[1], own[1]) + hosts + _ANY_INTERFACE
-    try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as asking:
-            asking.settimeout(1)
-            asking.send(_MESSAGE.pack(_MESSAGE.size + len(query), _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0) + query)
-            answer = asking.recv(4096)
-    except OSError:
-        return None
-    if _MESSAGE.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
-        return None
-    *_, user, inode = _REPLY.unpack_from(answer, _MESSAGE.size)
-    return int(user) if inode else None  # a socket that was closed meanwhile seems to be root's
 
 
 def hadoop_token_file(token: str, hosts: Iterable[str], port: int) -> bytes:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import accumulate
 
-from engine import MessageStore, options_of, rows_of
+from engine import MasterFigures, MessageStore, options_of, rows_of
 from fsstore.options import DISTRIBUTION
 from fsstore.tree.figures import MountFigures
 from fsstore.tree.status import bounds_by_topic, group_lags
@@ -83,8 +83,17 @@ def metrics_of(store: MessageStore, mount: MountFigures, more: Iterable[str] = (
         *metric("group_lag", "gauge", "Messages of a queue that a consumer group has not consumed", lags),
         *record_metrics("account_", [({"resource": name}, row) for name, row in mount.accounts.items()]),
         *(() if mount.handover is None else record_metrics("handover_", [(None, mount.handover)])),
+        *_replication_metrics(store.master_figures()),
     ]
     return "\n".join([*lines, *more, ""]).encode("utf-8", "replace")
+
+
+def _replication_metrics(master: MasterFigures | None) -> Iterator[str]:
+    if master is None:
+        return
+    yield from record_metrics("replicas_", [({"role": master.role}, master)])
+    if replicas := [({"replica": one.replica}, one) for one in master.replicas]:
+        yield from record_metrics("replica_", replicas)
 
 
 def _of_queues(topics: Mapping[str, Mapping[str, Mapping[str, int]]], name: str, **labels: str) -> Samples:

@@ -13,6 +13,7 @@ from engine import (
     ConfigFileError,
     FlushPolicy,
     Host,
+    MasterConfig,
     MessageStore,
     OpenMode,
     QueueState,
@@ -42,6 +43,7 @@ def status_of(store: MessageStore) -> dict[str, object]:
         "groups": group_lags(store, topics),
         "settings_problems": store.settings_problems(),
         "last_check": last_check_of(store),
+        "replication": replication_of(store),
     }
 
 
@@ -54,6 +56,12 @@ def retention_of(store: MessageStore) -> dict[str, object]:
         "options": {} if retention is None else options_of(retention),
         "given": store.config.retention is not None,
     }
+
+
+def replication_of(store: MessageStore) -> dict[str, object] | None:
+    """The replicas that the store serves; None: it serves none."""
+    figures = store.master_figures()
+    return None if figures is None else asdict(figures)
 
 
 def last_check_of(store: MessageStore) -> dict[str, object] | None:
@@ -114,7 +122,7 @@ def config_of(store: MessageStore, options: FilesystemOptions) -> dict[str, obje
 def _json_value(value: object) -> object:
     if isinstance(value, OpenMode):
         return value.name.lower()
-    if isinstance(value, FlushPolicy | Retention):
+    if isinstance(value, FlushPolicy | MasterConfig | Retention):
         return asdict(value)
     return str(value) if isinstance(value, Host) else value
 

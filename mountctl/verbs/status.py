@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from engine import RecoveryReport, StoreStats, rows_of
+from engine import MasterFigures, RecoveryReport, StoreStats, rows_of
 from mountctl.connect import connect
 from mountctl.errors import CommandError
 from mountctl.frames import SAME_VERSION, Status
@@ -198,7 +198,9 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
         yield f"not shown  {sentence}"
     if check := status.get("last_check"):
         yield f"checked    {_check_in_words(check)}"
-    for record, values in ((RecoveryReport, recovery), (StoreStats, stats)):
+    replication = status.get("replication") or {}
+    yield from _replication(replication)
+    for record, values in ((RecoveryReport, recovery), (StoreStats, stats), (MasterFigures, replication)):
         for name, row in rows_of(record):
             if row.notice and (number := int(row.number(values[name])) if name in values else 0):
                 label, noun, rest = row.notice.split(" ", 2)
@@ -224,6 +226,18 @@ def _retention(status: Mapping[str, Any]) -> Iterator[str]:
             f"{plural(stats['expired_files'], 'file')} of the log with {plural(stats['expired_messages'], 'message')}"
         )
         yield f"deleted    {what}, last {human_time(last['at_ms'])}: {last['reason']}"
+
+
+def _replication(master: Mapping[str, Any]) -> Iterator[str]:
+    """The role of a store that serves replicas, and a line for each of them."""
+    if not master:
+        return
+    waits = f"; a sync waits for {plural(master['needed'], 'replica')}" if master["needed"] else ""
+    yield f"replicas   {master['connected']} at {master['address']} ({master['role']}{waits})"
+    for one in master["replicas"]:
+        behind = f"{human_size(one['lag_bytes'])} behind" if one["lag_bytes"] else "has all of it"
+        heard = f"heard {human_seconds(one['last_heard_seconds'])} ago"
+        yield f"replica    {one['replica']} {behind}, {heard}{'' if one['is_in_sync'] else ', not in sync'}"
 
 
 def _check_in_words(check: Mapping[str, Any]) -> str:

@@ -69,7 +69,7 @@ class GroupFigures:
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Activity between two looks. `stored` and `read` are in messages per second, other rates in bytes per second;
-    `unflushed_bytes` are not on disk yet."""
+    `unflushed_bytes` are not on disk yet; `replica_lag_bytes` is the longest lag of a replica."""
 
     pid: int
     mode: str
@@ -85,6 +85,9 @@ class Figures:
     disk_free_bytes: int
     disk_total_bytes: int
     complaints: int
+    replicas: int
+    replicas_in_sync: int
+    replica_lag_bytes: int
     topics: list[TopicFigures]
     groups: list[GroupFigures]
 
@@ -117,6 +120,8 @@ def figures(before: Look, now: Look) -> Figures:
         for group, by_topic in status["groups"].items()
         for topic, queues in by_topic.items()
     ]
+    replication = status.get("replication") or {}
+    lags = [one["lag_bytes"] for one in replication.get("replicas", ())]
     return Figures(
         pid=status["pid"],
         mode=status["mode"],
@@ -132,6 +137,9 @@ def figures(before: Look, now: Look) -> Figures:
         disk_free_bytes=stats["disk_free_bytes"],
         disk_total_bytes=stats["disk_total_bytes"],
         complaints=status["complaints"]["made"],
+        replicas=replication.get("connected", 0),
+        replicas_in_sync=replication.get("in_sync", 0),
+        replica_lag_bytes=max(lags, default=0),
         topics=sorted(topics, key=lambda topic: (-topic.stored, topic.topic)),
         groups=sorted(groups, key=lambda group: (-group.lag, group.group, group.topic)),
     )
@@ -159,6 +167,10 @@ class Screen:
             f"memory  {human_size(now.memory_bytes)} of {human_size(now.memory_budget_bytes)} for clients"
             f"   disk  {human_size(now.disk_free_bytes)} free of {human_size(now.disk_total_bytes)}",
         ]
+        if now.replicas:
+            head.append(
+                f"replicas {now.replicas}, {now.replicas_in_sync} in sync, {human_size(now.replica_lag_bytes)} behind"
+            )
         left = max(height - len(head) - 4, 2)
         most_groups = min(len(now.groups), max(left // 3, left - len(now.topics)))
         table = [*self._topics(now, left - most_groups, width), *self._groups(now, most_groups)]
