@@ -44,7 +44,8 @@ ROWS = tuple(
 )
 GROWTH = "growth"
 WIDTH = "width"
-"""Measured only when asked for: its stores take half an hour."""
+FLEET = "fleet"
+"""Measured only when asked for, as the one before: their stores take half an hour."""
 SPARK = "spark"
 FLAME = "flame"
 RESULTS = PROJECT / "build" / "bench.json"
@@ -79,6 +80,10 @@ def main(arguments: Sequence[str]) -> int:
             stores = width.wide_stores(room, asked.topics)
             results += [shown(result) for result in width.measure(room, stores)]
             results += [shown(run_row(room, row)) for row in width.peer_rows(stores[-1])]
+        if FLEET in asked.rows:
+            from tests.bench import fleet  # needs PySpark, too
+
+            results += [shown(run_row(room, row)) for row in fleet.rows(room)]
     saved = save(RESULTS, conditions(scale, time.monotonic() - began), results, points)
     if asked.docs:
         write_page(PAGE, saved)
@@ -86,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    numbers = [*dict.fromkeys(row.number for row in ROWS), GROWTH, WIDTH]
+    numbers = [*dict.fromkeys(row.number for row in ROWS), GROWTH, WIDTH, FLEET]
     ids = [row.id for row in ROWS]
     parser = argparse.ArgumentParser(prog="./run bench", description="The performance table.")
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"only these: {', '.join(numbers)}")

@@ -172,7 +172,8 @@ def write_docs(page: Path, saved: dict[str, Any]) -> None:
     results = [result_from(row) for row in saved["rows"]]
     growth = [result for result in results if result.id.startswith("growth")]
     width = [result for result in results if result.id.startswith("width")]
-    rows = [result for result in results if result not in growth and result not in width]
+    fleet = [result for result in results if result.id.startswith("fleet")]
+    rows = [result for result in results if result not in (*growth, *width, *fleet)]
     text = page.read_text()
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     parts = [
@@ -189,4 +190,10 @@ def write_docs(page: Path, saved: dict[str, Any]) -> None:
             "smallest store, or of an item where all topics or queues are gone through."
         )
         parts += ["### Width", about, table(width)]
+    if fleet:
+        parts += [
+            "### Fleet",
+            "A store through `mountctl serve` on its own host, and a broker beside it.",
+            table(fleet),
+        ]
     page.write_text(f"{before}{BEGIN}\n" + "\n\n".join(parts) + f"\n{END}{after}")

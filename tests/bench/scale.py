@@ -26,6 +26,11 @@ class Scale:
     growth_queues: tuple[int, ...]
     growth_queue_messages: int
     probes: int  # how often each thing is done at each size
+    fleet_bytes: int  # of a broker's log
+    fleet_files: int  # of which a read is planned
+    fleet_servers: int
+    loss_phases: int  # of a broker, with and without a scan of its store
+    loss_seconds: int  # of each
 
 
 FULL = Scale(
@@ -48,6 +53,11 @@ FULL = Scale(
     growth_queues=(1, 10, 100, 1_000),
     growth_queue_messages=100_000,
     probes=21,
+    fleet_bytes=1 << 30,
+    fleet_files=20_000,
+    fleet_servers=100,
+    loss_phases=10,
+    loss_seconds=30,
 )
 
 QUICK = Scale(
@@ -70,4 +80,9 @@ QUICK = Scale(
     growth_queues=(1, 1_000),
     growth_queue_messages=20_000,
     probes=11,
+    fleet_bytes=128 << 20,
+    fleet_files=2_000,
+    fleet_servers=20,
+    loss_phases=4,
+    loss_seconds=10,
 )

@@ -6,7 +6,7 @@ import os
 import queue
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -36,16 +36,17 @@ class Driver:
     """
 
     def __init__(
-        self, line: Line, home: Path, *, heap_mib: int = 768, threads: bool = False, grpc: bool = False
-    ) -> None:
+        self, line: Line, home: Path, *, heap_mib: int = 768, threads: bool = False, grpc: bool = False,
+        inside: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         """`home`: for whatever RocketMQ writes outside the store; `threads`: a load is coming, so compile well; `grpc`:
-        this one is for clients that speak gRPC."""
+        this one is for clients that speak gRPC; `inside`: a command that runs another one in its place, elsewhere."""
         self.line = line
         self.warnings: list[str] = []
         home.mkdir(parents=True, exist_ok=True)
         self._errors = (home / f"driver-{line.name}.log").open("ab")
         self._process = subprocess.Popen(
-            command(line, home, heap_mib, threads=threads, grpc=grpc),
+            [*inside, *command(line, home, heap_mib, threads=threads, grpc=grpc)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

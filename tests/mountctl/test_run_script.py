@@ -32,7 +32,7 @@ def test_scripts_parse(shell: str, script: str) -> None:
 def test_without_a_verb_it_lists_the_verbs() -> None:
     words = run()
     assert words.returncode == 0
-    for verb in ("setup", "demo", "test", "lint", "deb", "interop", "bench", "walk", "durability"):
+    for verb in ("setup", "demo", "test", "lint", "deb", "interop", "fleet", "bench", "walk", "durability"):
         assert f"\n  {verb} " in words.stdout
 
 
