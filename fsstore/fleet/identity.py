@@ -92,15 +92,12 @@ def facts(mount: str, topic: str, queue: int, queue_offset: int) -> Facts | None
     return if_there(mount, lambda: {name: os.getxattr(path, f"user.mq.{name}").decode() for name in _FACTS})
 
 
-def roles(holders: Sequence[H]) -> Roles[H]:
-    """The places to read: of those with one log the fullest, of equally full ones the first. SameNameError; errors of
-    the places."""
-    if len(holders) == 1:
-        return Roles(list(holders), [])
-    known = sorted([(holder, holder.witness()) for holder in holders], key=lambda one: -one[1].messages)
+def roles(known: Sequence[tuple[H, Witness]]) -> Roles[H]:
+    """The places to read, of some with their witnesses: of those with one log the fullest, of equally full ones the
+    first. SameNameError; errors of the places."""
     read: list[tuple[H, Witness]] = []
     spare: list[tuple[H, H]] = []
-    for one in known:
+    for one in sorted(known, key=lambda one: -one[1].messages):
         same = next((other for other, its in read if _are_one((other, its), one)), None)
         if same is not None:
             spare.append((one[0], same))
@@ -109,7 +106,8 @@ def roles(holders: Sequence[H]) -> Roles[H]:
             if other.broker == one[0].broker:
                 raise SameNameError(other.broker, (other.place, one[0].place))
         read.append(one)
-    return Roles(sorted((holder for holder, _ in read), key=holders.index), spare)
+    order = [holder for holder, _ in known]
+    return Roles(sorted((holder for holder, _ in read), key=order.index), spare)
 
 
 def _are_one(first: tuple[Holder, Witness], second: tuple[Holder, Witness]) -> bool:

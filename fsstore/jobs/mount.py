@@ -19,6 +19,7 @@ from fsstore.parquet.names import SEGMENT_MESSAGES, queue_partition, segment_nam
 PATIENCE_S = 60.0
 """Seconds for which a job waits for a mount whose daemon has ended."""
 RETRY_PAUSE_S = 0.2
+STATUS = "@store/status.json"
 
 _GONE = frozenset((errno.ENOTCONN, errno.ENOENT, errno.ENODEV, errno.ECONNABORTED, errno.ESTALE))
 _NO_MESSAGE = frozenset((errno.ENOENT, errno.ESTALE, errno.EIO))
@@ -68,13 +69,15 @@ class DataLossError(RuntimeError):
 def bounds(mount: str) -> Bounds:
     """The present bounds of every queue. Waits for the mount while its daemon is down. MountGoneError; OSError EIO: the
     disk refuses to read the end of a queue."""
-    return while_gone(mount, lambda: _bounds(mount))
+    return while_gone(mount, lambda: parse_bounds((Path(mount) / STATUS).read_bytes(), mount))
 
 
-def _bounds(mount: str) -> Bounds:
-    status = json.loads((Path(mount) / "@store/status.json").read_bytes())
+def parse_bounds(content: bytes, place: str) -> Bounds:
+    """The bounds that a status.json of the store at `place` has. OSError EIO as `bounds`; ValueError, KeyError,
+    TypeError, AttributeError: it is no status.json."""
+    status = json.loads(content)
     for sentence in status.get("refused_queues", ()):
-        raise OSError(errno.EIO, sentence, mount)
+        raise OSError(errno.EIO, sentence, place)
     return {
         topic: {int(queue): (at["min_offset"], at["max_offset"]) for queue, at in known["queues"].items()}
         for topic, known in status["topics"].items()
@@ -153,10 +156,15 @@ def cut(whole: QueueRange, most: int = SEGMENT_MESSAGES) -> Iterator[QueueRange]
         begin = end
 
 
+def range_name(part: QueueRange) -> str:
+    """The Parquet file of a range from `cut`, by its path below `@parquet`."""
+    names = (topic_partition(part.topic), queue_partition(part.queue), segment_name(part.begin, part.end))
+    return os.path.join(*map(os.fsdecode, names))
+
+
 def range_path(mount: str, part: QueueRange) -> str:
     """The Parquet file of a range from `cut`."""
-    names = (topic_partition(part.topic), queue_partition(part.queue), segment_name(part.begin, part.end))
-    return os.path.join(mount, "@parquet", *map(os.fsdecode, names))
+    return os.path.join(mount, "@parquet", range_name(part))
 
 
 def size_of(mount: str, part: QueueRange) -> int:

@@ -12,30 +12,25 @@ leads here.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hmac
-import io
 import os
 import re
 import socket
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
 
 from engine import plain_ends, socket_owner
+from fsstore.fleet.hadoop_tokens import token_in_url
 from fsstore.serve.connection import Request
 from fsstore.serve.tree import RefusedError, ServedMount
 
 LEAST_BITS = 128
 _TOKEN = re.compile(r"[A-Za-z0-9_.~+/=-]+")
 _HEX = re.compile(r"[0-9a-fA-F]+")
-_KINDS = ("WEBHDFS delegation", "SWEBHDFS delegation")
-"""Kinds of token that Hadoop's clients look for."""
-_MAGIC = b"HDTS\0"  # and the version of the format
 
 
 class TokenFileError(Exception):
@@ -168,8 +163,8 @@ def _token_of(request: Request) -> str | None:
     if "delegation" not in request.parameters:
         return None
     try:
-        return _password_of(request.parameters["delegation"])
-    except (ValueError, EOFError):
+        return token_in_url(request.parameters["delegation"])
+    except ValueError:
         return ""
 
 
@@ -185,55 +180,3 @@ def peer_of(connection: socket.socket, certificate: str | None) -> Peer:
 def is_loopback(host: str) -> bool:
     """Whether an address leads to this machine alone. ValueError: it is a name."""
     return ip_address(host).is_loopback
-
-
-def hadoop_token_file(token: str, hosts: Iterable[str], port: int) -> bytes:
-    """The file for HADOOP_TOKEN_FILE_LOCATION that has `token` for a server at these addresses."""
-    entries = [
-        _text(f"{kind}:{host}:{port}") + _vint(0) + _bytes(token.encode()) + _text(kind) + _text(f"{host}:{port}")
-        for host in hosts
-        for kind in _KINDS
-    ]
-    return _MAGIC + _vint(len(entries)) + b"".join(entries) + _vint(0)
-
-
-def _password_of(text: str) -> str:
-    """The password of a delegation token as it is in a URL. ValueError, EOFError: it is none."""
-    try:
-        encoded = io.BytesIO(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except binascii.Error as error:
-        raise ValueError(str(error)) from None
-    _read_bytes(encoded)  # the identifier
-    return _read_bytes(encoded).decode("utf-8", "surrogateescape")
-
-
-def _vint(number: int) -> bytes:
-    """A number of 0 or more, as org.apache.hadoop.io.WritableUtils writes it."""
-    if number <= 127:
-        return bytes((number,))
-    digits = number.to_bytes(-(-number.bit_length() // 8), "big")
-    return bytes((256 - 112 - len(digits),)) + digits
-
-
-def _text(text: str) -> bytes:
-    return _bytes(text.encode())
-
-
-def _bytes(content: bytes) -> bytes:
-    return _vint(len(content)) + content
-
-
-def _read_bytes(encoded: io.BytesIO) -> bytes:
-    size = _read_exactly(encoded, 1)[0]
-    if 136 <= size <= 143:  # so many bytes of a number follow
-        size = int.from_bytes(_read_exactly(encoded, 144 - size), "big")
-    elif size > 127:
-        raise ValueError("a negative length")
-    return _read_exactly(encoded, size)
-
-
-def _read_exactly(encoded: io.BytesIO, size: int) -> bytes:
-    found = encoded.read(size)
-    if len(found) < size:
-        raise EOFError
-    return found

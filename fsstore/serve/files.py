@@ -1,5 +1,5 @@
-"""Plain files over HTTP: `/files/PATH` with ranges; `/datasets`, the files of a time as URLs; `/witness`, by which a
-store's log is recognized.
+"""Plain files over HTTP: `/files/PATH` with ranges; `/datasets`, the files of a time as URLs; `/positions`, where
+messages are; `/witness`, by which a store's log is recognized.
 
 A file is what it is in the mount; it never changes but by growing, so its size and time are its tag.
 """
@@ -16,10 +16,11 @@ import msgspec
 
 from engine import MessageStore, QueueBounds, TopicNotFoundError
 from fsstore.fleet.identity import facts, witness
+from fsstore.fleet.sources import MountedSource, Slot
 from fsstore.parquet.names import parse_queue_partition, parse_segment, parse_topic_partition, topic_partition
 from fsstore.serve.connection import Answer, Request, answer_with
 from fsstore.serve.tree import Entry, PathError, ServedTree, parse_path
-from fsstore.tree.names import parse_queue, parse_time_ms
+from fsstore.tree.names import MAX_QUEUE_OFFSET, parse_queue, parse_time_ms
 
 FILES = "/files"
 _DATASET = b"@parquet"
@@ -80,6 +81,37 @@ def witness_answer(tree: ServedTree, request: Request) -> Answer:
     if len(parts) != 1 or len(numbers) != 2:
         raise PathError(400, "topic, queue and offset name a message")
     return _json_answer(facts(tree.mountpoint, os.fsdecode(parts[0]), *numbers))
+
+
+def positions_answer(tree: ServedTree, request: Request) -> Answer:
+    """JSON like `of`, {topic: {queue: position}}: in the place of a queue offset is the physical offset of that
+    message, in the place of "@TIME", in epoch milliseconds, the queue offset of the first message stored at or after
+    it; null: there is none. Blocks. MountGoneError, PathError, OSError."""
+    try:
+        asked = msgspec.json.decode(request.parameters.get("of", ""), type=dict[str, dict[str, int | str]])
+    except msgspec.DecodeError as error:
+        raise PathError(400, f"of is {{topic: {{queue: position}}}}: {error}") from None
+    tree.require_answer()
+    source = MountedSource("", tree.mountpoint)
+    return _json_answer(
+        {
+            topic: {queue: _position(source, topic, queue, position) for queue, position in queues.items()}
+            for topic, queues in asked.items()
+        }
+    )
+
+
+def _position(source: MountedSource, topic: str, queue: str, position: int | str) -> int | None:
+    number, parts = parse_queue(queue.encode()), parse_path(topic.encode())
+    if number is None or len(parts) != 1:
+        raise PathError(400, "of names a queue that can't be")
+    if isinstance(position, str):
+        time_ms = parse_time_ms(position.removeprefix("@").encode("utf-8", "surrogateescape"))
+        if time_ms is None or not position.startswith("@"):
+            raise PathError(400, "a position is a queue offset or @TIME")
+        return source.offset_at(topic, number, time_ms)
+    slot = Slot(topic, number, position)
+    return source.physical_offsets([slot])[slot] if 0 <= position <= MAX_QUEUE_OFFSET else None
 
 
 def _json_answer(content: object) -> Answer:

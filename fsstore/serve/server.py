@@ -3,6 +3,7 @@
     /webhdfs/v1/PATH?op=…      fsstore/serve/webhdfs.py
     /files/PATH                fsstore/serve/files.py
     /datasets?topic=…          fsstore/serve/files.py
+    /positions?of=…            fsstore/serve/files.py
     /witness                   what identifies the store's log: fsstore/fleet/identity.py
     /metrics                   figures of this server
     /healthz                   whether the mount answers; for all
@@ -34,7 +35,7 @@ import trio
 from engine import MessageStore, StoreError, counter, gauge
 from fsstore.serve.access import Access, Peer, Tokens, peer_of
 from fsstore.serve.connection import HEADERS_S, SEND_BUFFER_BYTES, Answer, Connection, CutError, Request
-from fsstore.serve.files import FILES, Datasets, file_answer, witness_answer
+from fsstore.serve.files import FILES, Datasets, file_answer, positions_answer, witness_answer
 from fsstore.serve.shares import BusyError, Shares
 from fsstore.serve.tree import PathError, RefusedError, ServedTree, parse_path
 from fsstore.serve.webhdfs import CALLS, WebHdfs, failure, redirect
@@ -56,7 +57,7 @@ DESCRIPTORS_EACH = 3
 MOST_REFUSING = 256
 MOST_WORD_CHARACTERS = 1_000
 _METHODS = ("GET", "HEAD")
-_PLACES = ("files", "datasets", "witness", "metrics", "healthz")
+_PLACES = ("files", "datasets", "positions", "witness", "metrics", "healthz")
 
 
 class Secrets(NamedTuple):
@@ -279,10 +280,14 @@ class Server:
             return partial(file_answer, self._tree, request.path.removeprefix(FILES.encode()), request)
         if operation == "datasets":
             return partial(self._datasets.answer, request, f"{scheme}://{request.headers['host']}")
+        if operation == "positions":
+            return partial(positions_answer, self._tree, request)
         if operation == "witness":
             return partial(witness_answer, self._tree, request)
         if not request.path.startswith(WEBHDFS):
-            raise PathError(404, "there are /webhdfs/v1/, /files/, /datasets, /witness, /metrics and /healthz")
+            raise PathError(
+                404, "there are /webhdfs/v1/, /files/, /datasets, /positions, /witness, /metrics and /healthz"
+            )
         parts = parse_path(request.path.removeprefix(WEBHDFS))
         if operation == "OPEN" and "direct" not in request.parameters:
             return redirect(request, scheme)

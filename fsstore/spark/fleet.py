@@ -12,13 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import reduce
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from pyspark.sql.functions import lit
 
-from fsstore.fleet.datasets import MountedSource, ServedSource, Source
-from fsstore.fleet.identity import roles
-from fsstore.fleet.places import Place, PlaceError, group_of, parse_place
+from fsstore.fleet.identity import Witness, roles
+from fsstore.fleet.places import PlaceError, group_of, parse_place
+from fsstore.fleet.sources import Source, source_of
 from fsstore.spark.frame import ERROR, Wanted, frame_of
 
 if TYPE_CHECKING:
@@ -47,7 +46,8 @@ class Fleet:
         each file where it lies; None: of up to 4,000 files a broker. BrokerError, MountGoneError, SameNameError.
         """
         wanted = Wanted(topics, since, until, onExpired)
-        chosen = roles(self._sources)
+        with ThreadPoolExecutor(len(self._sources), "fsstore-list") as threads:
+            chosen = roles(list(zip(self._sources, threads.map(self._witness, self._sources), strict=True)))
         for spare, read in chosen.spare:
             words = spare.broker, spare.place, read.broker, read.place
             log.warning("broker %s at %s has the log of broker %s at %s, which is read", *words)
@@ -61,6 +61,10 @@ class Fleet:
         ]
         return reduce(lambda first, second: first.unionAll(second), frames)
 
+    def _witness(self, source: Source) -> Witness:
+        """A place's witness; where it is the only one, nothing is compared."""
+        return source.witness() if len(self._sources) > 1 else Witness(0, None)
+
 
 def fleet(spark: SparkSession, *places: Mapping[str, str] | str) -> Fleet:
     """The brokers at these places: mappings of names to URLs of servers and mounts of this host, and groups of the
@@ -73,17 +77,7 @@ def fleet(spark: SparkSession, *places: Mapping[str, str] | str) -> Fleet:
     if not named:
         raise PlaceError("", "a fleet has a place")
     tokens = _tokens(spark)
-    return Fleet(spark, [_source(place, tokens) for place in named])
-
-
-def _source(place: Place, tokens: Mapping[str, str]) -> Source:
-    if place.url is not None:
-        return ServedSource(place.name, place.url, tokens.get(urlsplit(place.url).netloc))
-    if place.path is not None:
-        return MountedSource(place.name, place.path)
-    raise PlaceError(
-        place.name, "Spark reads no place by ssh: give the url of `mountctl serve` there, or a mount of this host"
-    )
+    return Fleet(spark, [source_of(place, tokens) for place in named])
 
 
 def _tokens(spark: SparkSession) -> dict[str, str]:

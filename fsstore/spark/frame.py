@@ -31,11 +31,10 @@ from fsstore.fleet.datasets import (
     BrokerError,
     DatasetFile,
     ExpiredFilesError,
-    MountedSource,
-    Source,
     file_at,
     lost,
 )
+from fsstore.fleet.sources import MountedSource, Source
 from fsstore.parquet.format import FIELDS, Field, Type
 from fsstore.parquet.names import topic_partition
 
@@ -74,6 +73,8 @@ def schema_of(fields: Sequence[Field]) -> StructType:
 
 MESSAGE_SCHEMA = schema_of(FIELDS)
 """Columns of a message."""
+BROKER_SCHEMA = StructType([*MESSAGE_SCHEMA, StructField("broker", StringType())])
+"""Columns of a message of several brokers."""
 
 
 def messages(

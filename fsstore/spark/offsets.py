@@ -5,22 +5,28 @@
 Offsets of a queue begin anew when its topic is deleted and made again. Physical offsets do not, so that of the last
 message read distinguishes the queues. A plain number (no message was read, or an older version wrote the checkpoint)
 can't.
+
+Where a stream reads several places, the positions of each stand under the name of its broker; a place whose log is that
+of another one has the name of that one:
+
+{"a": {"orders": {"0": "17@4711"}}, "b": {}, "b2": "b"}
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
-from functools import cache
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from fsstore.fleet.sources import Slot
 from fsstore.jobs.mount import Bounds, DataLossError, QueueRange, cut
 from fsstore.parquet.names import SEGMENT_MESSAGES
 
 OLDEST, NEXT = -2, -1
 EARLIEST, LATEST = "earliest", "latest"
 
+_T = TypeVar("_T")
 _WRITTEN = re.compile(r"([0-9]{1,19})@([0-9]{1,19})")
 
 
@@ -71,6 +77,61 @@ def _position(value: object) -> Position:
     if found is None:
         raise ValueError(value)
     return Position(int(found[1]), int(found[2]))
+
+
+class StreamOffset(NamedTuple):
+    """How far each broker has been read, and the brokers whose log that of another place is, by its name."""
+
+    read: Mapping[str, Positions]
+    spares: Mapping[str, str] = {}  # nobody changes it
+
+
+NOTHING = StreamOffset({})
+"""The offset of a stream that has not begun."""
+Stored: TypeAlias = dict[str, Any]
+"""A StreamOffset as JSON values: by brokers, or Written."""
+
+
+def written_offset(offset: StreamOffset, only: str | None) -> Stored:
+    """An offset in the form that Spark stores: by brokers, or that of the store at `only`."""
+    if only is not None:
+        return dict(written(offset.read[only]))
+    return {broker: written(positions) for broker, positions in offset.read.items()} | dict(offset.spares)
+
+
+def parsed_offset(offset: Stored, only: str | None, brokers: Sequence[str]) -> StreamOffset:
+    """The offset of `written_offset`, for a stream over the store at `only`, or over `brokers`. One without brokers
+    is that of the only place. SourceOptionError: there are several; ValueError, AttributeError for any other value."""
+    queues = [its for value in offset.values() if isinstance(value, Mapping) for its in value.values()]
+    has_brokers = any(isinstance(value, str) for value in offset.values()) or bool(
+        offset and all(isinstance(its, Mapping) for its in queues)
+    )
+    if only is not None:
+        if has_brokers:
+            shown = ", ".join(offset)
+            raise SourceOptionError(f"the checkpoint has positions of {shown}: name the places in the option places")
+        return StreamOffset({only: parsed(offset)})
+    if has_brokers or not (offset or len(brokers) == 1):
+        read = {broker: parsed(its) for broker, its in offset.items() if not isinstance(its, str)}
+        return StreamOffset(read, {broker: its for broker, its in offset.items() if isinstance(its, str)})
+    if len(brokers) > 1:
+        raise SourceOptionError(
+            "the checkpoint is of one store, and does not say which: start the query with that place alone, under its "
+            "name, and then with all"
+        )
+    return StreamOffset({brokers[0]: parsed(offset)})
+
+
+def part_of(option: str, text: str, broker: str, brokers: Collection[str]) -> str:
+    """The part of an option for one of `brokers`, of which its JSON has an object each. SourceOptionError: it has
+    another key."""
+    try:
+        given = json.loads(text)
+    except ValueError:
+        return text  # `earliest`, `latest`, or nothing
+    if not isinstance(given, dict) or not given.keys() <= set(brokers):
+        raise SourceOptionError(f'{option} has an object for each broker, {{"a": {{"orders": {{"0": 17}}}}}}: {text!r}')
+    return json.dumps(given.get(broker, {}))
 
 
 def resolve(option: str, text: str, bounds: Bounds) -> Ends:
@@ -143,16 +204,20 @@ def ends(bounds: Bounds) -> Ends:
 
 
 class Queues:
-    """The present queues of a mount."""
+    """The present queues of a store."""
 
-    def __init__(self, bounds: Bounds, physical_offset: Callable[[str, int, int], int | None]) -> None:
-        """`physical_offset` takes topic, queue and queue offset; None: there is no such message, or it is damaged."""
+    def __init__(
+        self, bounds: Bounds, physical_offsets: Callable[[Collection[Slot]], Mapping[Slot, int | None]]
+    ) -> None:  # fmt: skip
+        """`physical_offsets` looks messages up; None: there is no such message, or it is damaged."""
         self._bounds = bounds
-        self._physical_offset = cache(physical_offset)
+        self._physical_offsets = physical_offsets
+        self._known: dict[Slot, int | None] = {}
 
     def located(self, offsets: Ends, start: Positions | None = None) -> Positions:
         """Offsets as positions. A queue that only `start` has (of a deleted topic) keeps its position."""
         start = start or {}
+        self._look_up(Slot(*key, offset - 1) for key, offset in _flat(offsets))
         found: Positions = {topic: dict(queues) for topic, queues in start.items()}
         for topic, queues in offsets.items():
             for queue, offset in queues.items():
@@ -174,6 +239,7 @@ class Queues:
     def waiting(self, start: Positions, end: Ends) -> list[QueueRange]:
         """The messages between two offsets, a range per queue."""
         found = []
+        self._look_up(Slot(*key, position.offset - 1) for key, position in _flat(start))
         for topic, queues in sorted(end.items()):
             for queue, stop in sorted(queues.items()):
                 oldest, next_offset = self._bounds_of(topic, queue)
@@ -190,15 +256,19 @@ class Queues:
         DataLossError: some of them were removed; without `fail_on_data_loss` these are left out.
         """
         found = []
-        for topic, queues in sorted(end.items()):
-            for queue, stop in sorted(queues.items()):
-                begin = start.get(topic, {}).get(queue, Position(0))
-                if begin != stop:
-                    loss = self._loss(topic, queue, begin, stop)
-                    if loss is not None and fail_on_data_loss:
-                        raise loss
-                    if self.is_of(stop, topic, queue):
-                        found += [(part, stop) for part in self.waiting(start, {topic: {queue: stop.offset}})]
+        changed = [
+            (topic, queue, begin, stop)
+            for (topic, queue), stop in sorted(_flat(end))
+            if (begin := start.get(topic, {}).get(queue, Position(0))) != stop
+        ]
+        self._look_up(Slot(topic, queue, at.offset - 1) for topic, queue, *both in changed for at in both)
+        for topic, queue, begin, stop in changed:
+            loss = self._loss(topic, queue, begin, stop)
+            if loss is not None and fail_on_data_loss:
+                raise loss
+            if self.is_of(stop, topic, queue):
+                parts = self.waiting({topic: {queue: begin}}, {topic: {queue: stop.offset}})
+                found += [(part, stop) for part in parts]
         return found
 
     def _loss(self, topic: str, queue: int, begin: Position, stop: Position) -> DataLossError | None:
@@ -230,8 +300,37 @@ class Queues:
             return min(position.offset, end)  # its writer cut the queue, but did not make it again
         return oldest
 
+    def _physical_offset(self, topic: str, queue: int, offset: int) -> int | None:
+        slot = Slot(topic, queue, offset)
+        self._look_up([slot])
+        return self._known.get(slot)
+
+    def _look_up(self, slots: Iterable[Slot]) -> None:
+        """Ask for messages together, of which some are at another host: those of queues that are there."""
+        asked = {slot for slot in slots if slot not in self._known and self._may_have(slot)}
+        if asked:
+            self._known |= self._physical_offsets(sorted(asked))
+
+    def _may_have(self, slot: Slot) -> bool:
+        oldest, end = self._bounds_of(slot.topic, slot.queue)
+        return oldest <= slot.queue_offset < end
+
     def _bounds_of(self, topic: str, queue: int) -> tuple[int, int]:
         return self._bounds.get(topic, {}).get(queue, (0, 0))
+
+
+def _flat(queues: Mapping[str, Mapping[int, _T]]) -> list[tuple[tuple[str, int], _T]]:
+    """Values by topic and queue."""
+    return [((topic, queue), value) for topic, some in queues.items() for queue, value in some.items()]
+
+
+def shares(waiting: Mapping[str, int], most: int) -> dict[str, int]:
+    """Shares of `most` in proportion to what waits at each broker, at least one where something waits."""
+    total, left, found = sum(waiting.values()), most, {}
+    for broker, size in sorted(waiting.items(), key=lambda one: -one[1]):
+        found[broker] = min(size, max(size * most // max(total, 1), 1), left)
+        left -= found[broker]
+    return found
 
 
 def limited(end: Ends, waiting: list[QueueRange], most: int) -> Ends:

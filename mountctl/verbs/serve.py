@@ -226,7 +226,7 @@ class _AccessLog:
 
 def _write_token_file(target: Path, tokens: Path | None, hosts: set[str], port: int) -> None:
     """Write the first token as Hadoop's clients read it. CommandError, OSError."""
-    from fsstore.serve.access import hadoop_token_file
+    from fsstore.fleet.hadoop_tokens import hadoop_token_file
 
     if tokens is None:
         raise CommandError("--token-file has no token to write", "give --tokens", os.EX_USAGE)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fsstore.fleet.datasets import DatasetFile, ExpiredFilesError, MountedSource, file_at, lost
+from fsstore.fleet.datasets import DatasetFile, ExpiredFilesError, file_at, lost
 from fsstore.fleet.identity import Facts, Record, SameNameError, Witness, roles
+from fsstore.fleet.sources import MountedSource
 from fsstore.jobs.mount import QueueRange
 
 NAME = "00000000000000000000-00000000000000000007.parquet"
@@ -96,7 +97,7 @@ MASTER = {0: "t0", 1: "t1", 2: "t2", 3: "t3"}
 
 
 def read_and_spare(*logs: Log) -> tuple[list[str], list[tuple[str, str]]]:
-    found = roles(logs)
+    found = roles([(log, log.witness()) for log in logs])
     return [one.broker for one in found.read], [(spare.broker, read.broker) for spare, read in found.spare]
 
 
@@ -122,5 +123,5 @@ def test_logs_without_a_common_record_are_two() -> None:
 
 def test_a_name_of_two_logs_is_refused() -> None:
     with pytest.raises(SameNameError, match="x and y are both called a, and have different logs"):
-        roles([Log("a", MASTER, "x"), Log("a", {0: "u0"}, "y")])
+        read_and_spare(Log("a", MASTER, "x"), Log("a", {0: "u0"}, "y"))
     assert read_and_spare(Log("a", MASTER), Log("a", MASTER)) == (["a"], [("a", "a")])

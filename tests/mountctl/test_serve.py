@@ -13,7 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from engine import Message, MessageStore
-from fsstore.fleet.datasets import BrokerError, MountedSource, ServedSource
+from fsstore.fleet.datasets import BrokerError
+from fsstore.fleet.hadoop_tokens import TOKEN_FILE, HadoopTokensError, hadoop_token_file, own_tokens
+from fsstore.fleet.http import RemoteFile, Server
+from fsstore.fleet.sources import MountedSource, ServedSource, Slot
+from fsstore.jobs.mount import QueueRange
 from tests.mount.claims import carried, promised
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, fill, mountctl, site_in
 from tests.mountctl.served import CERTIFICATES, FIRST_TOKEN, SECOND_TOKEN, served, tokens_in
@@ -35,7 +39,7 @@ def mounted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def test_every_promise_has_a_test_and_every_test_its_promise() -> None:
     assert len(promised(DOCUMENT)) > 15
-    kept = carried(HERE / "test_serve_promises_*.py") + carried(HERE.parent / "spark/test_fleet.py")
+    kept = carried(HERE / "test_serve_promises_*.py") + carried(HERE.parent / "spark/test_fleet*.py")
     assert sorted(kept, key=lambda claim: tuple(map(int, claim[0].split(".")))) == promised(DOCUMENT)
 
 
@@ -105,6 +109,40 @@ def test_a_server_that_may_not_read_the_store(site: Site, tmp_path: Path) -> Non
         assert len(server.ask("/datasets?topic=orders").body.splitlines()) == 1
 
 
+def test_a_file_that_is_read_by_ranges_stays_the_same(site: Site, tmp_path: Path) -> None:
+    fill(site.store)
+    site.mounted()
+    whole = (site.mountpoint / "orders.log").read_bytes()
+    with served(site.mountpoint, tmp_path) as first:
+        server = Server("a", first.origin, None)
+        file = RemoteFile(server, "/files/orders.log")
+        assert file.read(5) + file.read() == whole
+        assert (file.seek(-3, os.SEEK_END), file.read(99), file.read(1)) == (len(whole) - 3, whole[-3:], b"")
+    file.seek(0)
+    with pytest.raises(BrokerError, match=r"broker a at .*Connection refused"):
+        file.read()
+    with served(site.mountpoint, tmp_path, "--listen", f"127.0.0.1:{first.port}"):
+        assert file.read() == whole, "on another connection"
+        (site.mountpoint / "orders/0/append").write_text("more\n")
+        file.seek(0)
+        with pytest.raises(BrokerError, match=r"another file is at /files/orders\.log now"):
+            file.read()
+        file.close()
+        with pytest.raises(FileNotFoundError):
+            RemoteFile(server, "/files/none.log")
+
+
+def test_hadoops_token_file_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_bytes(hadoop_token_file(FIRST_TOKEN, ["10.0.0.5", "broker-a"], 9870))
+    assert own_tokens({TOKEN_FILE: str(path)}) == {"10.0.0.5:9870": FIRST_TOKEN, "broker-a:9870": FIRST_TOKEN}
+    assert own_tokens({}) == {}
+    for content in (b"", b"HDTS\1", path.read_bytes()[:40]):
+        path.write_bytes(content)
+        with pytest.raises(HadoopTokensError, match="no file of Hadoop's tokens"):
+            own_tokens({TOKEN_FILE: str(path)})
+
+
 def test_a_fleet_asks_a_server_by_tls_and_token(mounted: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "ca.pem"))
     with served(mounted.mountpoint, tmp_path, *TLS, "--tokens", tokens_in(tmp_path / "t", spark=FIRST_TOKEN)) as server:
@@ -114,6 +152,15 @@ def test_a_fleet_asks_a_server_by_tls_and_token(mounted: Site, tmp_path: Path, m
         for topics in (None, ["orders"], ["none", "orders"]):
             assert source.files(topics, None, None) == here.files(topics, None, None) != []
         assert source.files(None, 1 << 50, None) == here.files(["none"], None, None) == []
+        assert source.bounds() == here.bounds()
+        assert source.bounds()["orders"][0] == (0, 4_000)
+        slots = [Slot("orders", 0, number) for number in (*range(0, 4_000, 100), 5_000)] + [Slot("none", 7, 0)]
+        assert source.physical_offsets(slots) == here.physical_offsets(slots)
+        assert source.offset_at("orders", 0, 0) == here.offset_at("orders", 0, 0) == 0
+        part = QueueRange("orders", 0, 100, 3_000)
+        assert source.size_of(part) == here.size_of(part) > 0 == source.size_of(QueueRange("none", 0, 0, 7))
+        with source.range_file(part) as there, here.range_file(part) as path:
+            assert pq.read_table(there).equals(pq.read_table(path, partitioning=None))
         with pytest.raises(BrokerError, match=r"broker a at .* 401 Unauthorized: the token is not valid"):
             ServedSource("a", server.origin, SECOND_TOKEN).files(None, None, None)
         monkeypatch.delenv("SSL_CERT_FILE")

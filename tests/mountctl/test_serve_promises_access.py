@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from fsstore.serve.access import hadoop_token_file
+from fsstore.fleet.hadoop_tokens import hadoop_token_file
 from tests.mount.harness import as_user
 from tests.mountctl.conftest import Site, eventually, fill, mountctl, site_in, succeed
 from tests.mountctl.served import CERTIFICATES, FIRST_TOKEN, SECOND_TOKEN, Server, served, tokens_in

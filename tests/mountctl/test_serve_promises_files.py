@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine import FileSizes, Message, MessageStore, StoreConfig
 from tests.mount.harness import SMALL_SIZES
 from tests.mountctl.conftest import Site, eventually, site_in
-from tests.mountctl.served import Server, served
+from tests.mountctl.served import Reply, Server, served
 
 NOT_SERVED = (
     "orders/append",
@@ -291,6 +291,33 @@ def test_a_name_means_the_same_bytes_with_each_version(place: Place) -> None:
         assert place.server.ask(f"/files/{folder}/{name}{suffix}", "HEAD").status == status
         for call in ("GETFILESTATUS", "OPEN&direct=1&length=4"):
             assert place.server.ask(f"/webhdfs/v1/{folder}/{name}{suffix}?op={call}").status == status
+
+
+def test_positions_of_messages(place: Place) -> None:
+    """1.9 `/positions?of=` takes JSON, {topic: {queue: N}}, and answers with the physical offset of each message N, or
+    null where there is none; for "@TIME", in epoch milliseconds or ISO 8601, with the queue offset of the first message
+    stored at or after it."""
+    root, server = place.site.mountpoint, place.server
+    orders = root / "orders"
+
+    def ask(**queues: object) -> Reply:
+        return server.ask(f"/positions?of={quote(json.dumps({'orders': queues}))}")
+
+    truth = {number: int(os.getxattr(orders / "0" / str(number), "user.mq.physical_offset")) for number in (0, 7)}
+    assert ask(**{"0": 7}).json == {"orders": {"0": truth[7]}}
+    assert ask(**{"0": 0, "1": 99_999, "17": 0}).json == {"orders": {"0": truth[0], "1": None, "17": None}}
+    stored_ms = int(os.getxattr(orders / "1/900", "user.mq.store_time"))
+    [first] = [int(Path(os.readlink(orders / f"1/@{stored_ms}")).name)]
+    assert ask(**{"0": "@0", "1": f"@{stored_ms}"}).json == {"orders": {"0": 0, "1": first}}
+    assert ask(**{"0": "@2999-01-01"}).json == {"orders": {"0": None}}
+    several = quote(json.dumps({"%RETRY%billing": {"0": 0}, "none": {"0": 0}}))
+    found = server.ask(f"/positions?of={several}").json
+    assert found["none"] == {"0": None}
+    assert found["%RETRY%billing"]["0"] > truth[7]
+    nonsense = '{"orders": {"0": 1.5}}', '{"orders": {"x": 0}}', '{"a/b": {"0": 0}}', '{"orders": {"0": "7"}}', "7", ""
+    assert [server.ask(f"/positions?of={quote(text)}").status for text in nonsense] == [400] * len(nonsense)
+    outside = quote('{"..": {"0": 0}}')
+    assert server.ask(f"/positions?of={outside}").status == 403
 
 
 def test_whether_the_mount_answers(place: Place) -> None:

@@ -6,13 +6,20 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
 from fsstore.spark import FsstoreSource
 
 PROJECT = Path(__file__).resolve().parents[2]
+
+
+class Receiver(Protocol):
+    """What takes the batches of a stream."""
+
+    def take(self, batch: DataFrame, number: int) -> None:
+        """For foreachBatch."""
 
 
 class Received:
@@ -46,7 +53,7 @@ def source(spark: SparkSession, mount: Path, **options: object) -> DataFrame:
 
 
 @contextmanager
-def running(stream: DataFrame, received: Received, checkpoint: Path, **trigger: object) -> Iterator[Any]:
+def running(stream: DataFrame, received: Receiver, checkpoint: Path, **trigger: object) -> Iterator[Any]:
     """The stream, running into `received`."""
     writer = stream.writeStream.foreachBatch(received.take).option("checkpointLocation", str(checkpoint))
     query = writer.trigger(**(trigger or {"processingTime": "100 milliseconds"})).start()

@@ -16,8 +16,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from engine import Message, MessageStore, OpenMode, StoreConfig, back_up
-from fsstore.fleet.datasets import DatasetFile, ServedSource
+from fsstore.fleet.datasets import DatasetFile
 from fsstore.fleet.places import PlaceError
+from fsstore.fleet.sources import ServedSource
 from fsstore.jobs.mount import QueueRange
 from fsstore.parquet.names import segment_name
 from fsstore.spark import MESSAGE_SCHEMA, BrokerError, ExpiredFilesError, SameNameError, fleet, frame

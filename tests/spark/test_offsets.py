@@ -6,20 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fsstore.fleet.sources import Slot
 from fsstore.jobs.mount import Bounds, QueueRange, cut
 from fsstore.spark import DataLossError, SourceOptionError
 from fsstore.spark.offsets import (
+    NOTHING,
     Position,
     Positions,
     Queues,
+    StreamOffset,
     Written,
     ends,
     limited,
     limited_bytes,
     parsed,
+    parsed_offset,
+    part_of,
     resolve,
     resolve_times,
+    shares,
     written,
+    written_offset,
 )
 from fsstore.spark.source import chosen
 
@@ -63,11 +70,11 @@ def queues_of(bounds: Bounds, first_places: dict[tuple[str, int], int] | None = 
     """Queues whose messages lie 100 bytes apart, from their first place on, which is 0."""
     firsts = first_places or {}
 
-    def physical_offset(topic: str, queue: int, offset: int) -> int | None:
-        oldest, end = bounds.get(topic, {}).get(queue, (0, 0))
-        return firsts.get((topic, queue), 0) + 100 * offset if oldest <= offset < end else None
+    def physical_offset(slot: Slot) -> int | None:
+        oldest, end = bounds.get(slot.topic, {}).get(slot.queue, (0, 0))
+        return firsts.get(slot[:2], 0) + 100 * slot.queue_offset if oldest <= slot.queue_offset < end else None
 
-    return Queues(bounds, physical_offset)
+    return Queues(bounds, lambda slots: {slot: physical_offset(slot) for slot in slots})
 
 
 def read(queues: Queues, start: Positions, end: Positions, *, fail_on_data_loss: bool = True) -> list[QueueRange]:
@@ -202,3 +209,46 @@ def test_pieces_of_a_range_are_the_range(begin: int, size: int) -> None:
     assert covered == sorted(covered)
     assert sum(piece.end - piece.begin for piece in pieces) == size
     assert all(piece.begin // 65_536 == (piece.end - 1) // 65_536 for piece in pieces)
+
+
+def test_an_offset_of_several_brokers_has_a_level_more() -> None:
+    read = {"a": {"orders": {0: Position(20, 1900)}}, "b": {}}
+    offset = StreamOffset(read, {"b2": "b"})
+    stored = {"a": {"orders": {"0": "20@1900"}}, "b": {}, "b2": "b"}
+    assert written_offset(offset, None) == stored
+    assert parsed_offset(stored, None, ["a", "b", "b2"]) == offset
+    assert parsed_offset({"a": {}}, None, ["a", "b"]) == StreamOffset({"a": {}})
+    assert parsed_offset({}, None, ["a", "b"]) == NOTHING
+
+
+def test_an_offset_of_one_store_is_that_of_the_only_place() -> None:
+    kept: Written = {"orders": {"0": "20@1900"}}
+    positions = {"orders": {0: Position(20, 1900)}}
+    assert parsed_offset(kept, "/mnt/a", ["/mnt/a"]) == StreamOffset({"/mnt/a": positions})
+    assert written_offset(StreamOffset({"/mnt/a": positions}), "/mnt/a") == kept
+    assert parsed_offset(kept, None, ["a"]) == StreamOffset({"a": positions})
+    assert parsed_offset({}, None, ["a"]) == StreamOffset({"a": {}}), "topics that come later are read from the start"
+    with pytest.raises(SourceOptionError, match="does not say which"):
+        parsed_offset(kept, None, ["a", "b"])
+    with pytest.raises(SourceOptionError, match="positions of a, b"):
+        parsed_offset({"a": {}, "b": {}}, "/mnt/a", ["/mnt/a"])
+
+
+def test_offsets_in_options_are_by_broker() -> None:
+    text = '{"a": {"orders": {"0": 17}}}'
+    found = [resolve("startingOffsets", part_of("startingOffsets", text, one, ["a", "b"]), BOUNDS) for one in "ab"]
+    assert [one["orders"] for one in found] == [{0: 17, 1: 0}, {0: 10, 1: 0}]
+    assert part_of("startingOffsets", "latest", "a", ["a"]) == "latest"
+    for other in ('{"orders": {"0": 17}}', '["a"]'):
+        with pytest.raises(SourceOptionError, match="an object for each broker"):
+            part_of("startingOffsets", other, "a", ["a", "b"])
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 10_000), min_size=1), st.integers(1, 20_000))
+def test_a_limit_is_shared_by_what_waits(waiting: dict[str, int], most: int) -> None:
+    found = shares(waiting, most)
+    assert sum(found.values()) <= most
+    assert all(found[broker] <= size for broker, size in waiting.items())
+    if sum(waiting.values()) <= most:
+        assert found == waiting
+    assert not any(waiting.values()) or max(found.values()) > 0

@@ -15,10 +15,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from fsstore.fleet.sources import MountedSource
 from fsstore.jobs.mount import QueueRange
 from fsstore.spark import MESSAGE_SCHEMA, DataLossError, FsstoreSource, SourceOptionError
+from fsstore.spark.frame import BROKER_SCHEMA
 from fsstore.spark.offsets import Position
-from fsstore.spark.reading import read_range
+from fsstore.spark.reading import RangeReader
 from fsstore.spark.source import StreamReader
 from tests.mount.daemon import HELD_RANGES
 from tests.mount.harness import PATIENCE_S, SMALL_SIZES, Mounted, mounted, until
@@ -119,18 +121,13 @@ def test_messages_of_a_range_come_once_when_the_daemon_is_killed_between_them(tm
     with mounted(tmp_path, config={"sizes": SMALL_SIZES | {"commit_log_bytes": 4 << 20}}) as mount:
         mount.topic("orders")
         publish(mount, 0, 0, LONG_RANGE)
-        batches = read_range(
-            str(mount.root),
-            QueueRange("orders", 0, 0, LONG_RANGE),
-            Position(LONG_RANGE),
-            schema,
-            fail_on_data_loss=True,
-        )
+        readers = [RangeReader([MountedSource("a", str(mount.root))], schema, 60.0, fails) for fails in (True, False)]
+        batches = readers[0].read(QueueRange("orders", 0, 0, LONG_RANGE), Position(LONG_RANGE))
         found = [next(batches)]
-        of_another = (str(mount.root), QueueRange("orders", 0, 0, 10), Position(10, 12345), schema)
-        assert not list(read_range(*of_another, fail_on_data_loss=False))
+        of_another = QueueRange("orders", 0, 0, 10), Position(10, 12345)
+        assert not list(readers[1].read(*of_another))
         with pytest.raises(DataLossError, match="was deleted"):
-            list(read_range(*of_another, fail_on_data_loss=True))
+            list(readers[0].read(*of_another))
         mount.kill()
         with mounted(tmp_path, store=mount.store) as again:
             found += batches
@@ -306,8 +303,40 @@ def test_an_option_that_is_not_there_is_refused(spark: SparkSession, tmp_path: P
         {"startingOffsetsByTimestamp": '{"orders": 7}'},
         {"startingOffsetsByTimestampStrategy": "earliest"},
         {"endingOffsets": "latest"},
+        {"places": '{"a": "/mnt/a"}'},  # and a path
+        {"path": "https://broker-a"},
+        {"failOnBrokerLoss": "maybe"},
+        {"brokerLossTimeout": "soon"},
     ],
 )
 def test_options_that_say_nothing_are_refused(options: dict[str, str]) -> None:
     with pytest.raises(SourceOptionError):
         StreamReader({"path": "/mnt/mq"} | options, MESSAGE_SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"places": "{}"},
+        {"places": "/mnt/a"},
+        {"places": '{"a": 7}'},
+        {"places": '{"a": "/mnt/a", "a": "/mnt/b"}'},
+        {"places": '{"a": "http://broker-a"}'},
+        {"places": '{"a": "/mnt/a"}', "startingOffsetsByTimestamp": '{"orders": {"0": 7}}'},
+    ],
+)
+def test_places_that_say_nothing_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(SourceOptionError):
+        StreamReader(options, BROKER_SCHEMA)
+
+
+def test_places_may_be_a_group_of_the_fleet_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / ".config/fsstore/fleet.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("[prod]\na = '/mnt/a'\nb = { ssh = 'b:/mnt/mq', url = 'https://broker-b:9870' }\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    reader = StreamReader({"places": "@prod"}, BROKER_SCHEMA)
+    assert [(one.broker, one.place) for one in reader._brokers.places] == [
+        ("a", "/mnt/a"),
+        ("b", "https://broker-b:9870"),
+    ]
