@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.interop import (
     bytewise,
     defaults,
+    feeding,
     follow,
     kinds,
     live,
@@ -66,6 +67,7 @@ SCENARIOS = (
         Scenario(f"kinds of stores: {kind.title}", f"kinds {number % 2}", kind.run, ("v5",))
         for number, kind in enumerate(kinds.KINDS)
     ),
+    Scenario("a mount with a slave, both killed, and its consumers", "feeding", feeding.slave_and_consumers),
     Scenario("followed: a broker that was killed, every key", "default", outliving.killed_broker),
     Scenario("followed: a topic deleted on an idle broker", "default", outliving.deleted_topic),
     Scenario("followed: a copied log without queues and index", "default", outliving.copied_log),
@@ -154,7 +156,7 @@ class Group:
 def groups(only: str | None, chosen: str, first_seed: int) -> list[Group]:
     """Everything to run: of the line called `only`, or of all, what has `chosen` in its title. The longest first."""
     found = []
-    for name in ("ours", "live", "kinds 0", "kinds 1", "default", "theirs"):
+    for name in ("ours", "live", "kinds 0", "kinds 1", "default", "feeding", "theirs"):
         for line in reversed(LINES):
             numbers = tuple(
                 number
