@@ -233,18 +233,23 @@ def _duplicate(known: Any) -> socket.socket:
 
 
 def pump(target: socket.socket, file: FileIO, position: int, end: int) -> int:
-    """Send bytes [position, end) of a file, or as many as the socket takes; returns their number. CutError: the file
-    ends early. OSError, also if the client is gone."""
+    """Send bytes [position, end) of a file, or as many as the socket takes; returns their number. An error that comes
+    after some were sent is raised by the next call. CutError: the file ends early. OSError, also if the client is gone.
+    """
     begin, until_s = position, time.monotonic() + _WORK_S
     while position < end and time.monotonic() < until_s:
         try:
             sent = os.sendfile(target.fileno(), file.fileno(), position, end - position)
+            if not sent:
+                raise CutError("the file is shorter than it was")
         except BlockingIOError:
             if not _poll(target, select.POLLOUT, _WAIT_MS):
                 break
             continue
-        if not sent:
-            raise CutError("the file is shorter than it was")
+        except (OSError, CutError):
+            if position > begin:
+                break
+            raise
         position += sent
     return position - begin
 

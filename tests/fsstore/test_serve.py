@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,17 @@ import trio
 import trio.testing
 
 from fsstore.serve.access import Access, AccessError, Peer, Tokens
-from fsstore.serve.connection import FIRST_PAUSE_S, HEADERS_S, PAUSE_S, SILENT_S, Answer, Connection, Request
+from fsstore.serve.connection import (
+    FIRST_PAUSE_S,
+    HEADERS_S,
+    PAUSE_S,
+    SILENT_S,
+    Answer,
+    Connection,
+    CutError,
+    Request,
+    pump,
+)
 from fsstore.serve.shares import PATIENCE_S, THREADS_EACH, BusyError, Shares
 from fsstore.serve.tree import MountGoneError, PathError, ServedMount, ServedTree, is_served, parse_path
 from fsstore.serve.webhdfs import pauses
@@ -270,6 +284,37 @@ def test_a_pause_lasts_until_the_client_hangs_up_or_for_a_time(tmp_path: Path) -
     assert trio.run(ask, True, clock=clock) == (69_000, False)
     clock = trio.testing.MockClock()
     assert trio.run(ask, False, clock=clock) == (299_000, True)
+
+
+def test_what_was_sent_before_a_client_hung_up_is_counted(tmp_path: Path) -> None:
+    taken_bytes, file_bytes = 4 << 20, 256 << 20
+    path = tmp_path / "file"
+    path.touch()
+    os.truncate(path, file_bytes)
+
+    def take() -> None:
+        with taker:
+            for _ in range(taken_bytes >> 16):
+                taker.recv(1 << 16, socket.MSG_WAITALL)
+
+    sender, taker = socket.socketpair()
+    sender.setblocking(False)
+    with ThreadPoolExecutor(1) as thread, sender, FileIO(path) as file:
+        taking, counted = thread.submit(take), 0
+        with suppress(BrokenPipeError, ConnectionResetError):
+            while True:
+                counted += pump(sender, file, counted, file_bytes)
+        taking.result()
+    assert taken_bytes <= counted < file_bytes
+
+
+def test_a_file_that_ends_early_is_sent_until_there(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"short")
+    sender, taker = socket.socketpair()
+    with sender, taker, FileIO(tmp_path / "file") as file:
+        assert pump(sender, file, 0, 9) == len(b"short")
+        with pytest.raises(CutError):
+            pump(sender, file, len(b"short"), 9)
 
 
 def test_headers_of_16_kib() -> None:
