@@ -36,6 +36,7 @@ from engine.errors import (
     BackupError,
     BodyTooLargeError,
     ConfigFileError,
+    ConnectionEndedError,
     ConsumerOffsetError,
     DamagedRecordError,
     DuplicateLogFileError,
@@ -44,10 +45,12 @@ from engine.errors import (
     IllegalMessageError,
     IllegalTopicError,
     ListenError,
+    MasterRefusedError,
     MessageNotFoundError,
     MessageTooLargeError,
     MissingLogError,
     NoDescriptorError,
+    NotAReplicaError,
     NotAStoreError,
     NotReplicatedError,
     ObstructedError,
@@ -59,6 +62,7 @@ from engine.errors import (
     ReadOnlyStoreError,
     RefusedReadError,
     RemotingError,
+    ReplicaStoreError,
     ReplicationError,
     RetiredFileError,
     StoreBusyError,
@@ -79,6 +83,7 @@ from engine.errors import (
 from engine.events import Expired, StoreListener
 from engine.figures import Figure, counter, gauge, rows_of
 from engine.files.lock import writer_of
+from engine.files.news import NewsWatch
 from engine.log.delay import SCHEDULE_TOPIC
 from engine.open.offline import check_store
 from engine.open.online import OnlineCheck, check_online
@@ -97,6 +102,9 @@ from engine.record.properties import UNIQUE_KEY
 from engine.record.record import check_message, topic_problem
 from engine.repair import repair_store
 from engine.replication.access import plain_ends, socket_owner
+from engine.replication.address import Address, parse_address
+from engine.replication.promotion import begin_again, promote
+from engine.replication.replica import ReplicaOptions, replicate
 from engine.results import (
     CheckProgress,
     Deletion,
@@ -136,7 +144,7 @@ from engine.settings.config import (
 )
 from engine.settings.consumer_offsets import group_problem
 from engine.settings.delay_levels import DelayLevels
-from engine.settings.notes import CheckNote
+from engine.settings.notes import CheckNote, ReplicaNote, ReplicaState
 from engine.settings.topics_file import MAX_QUEUES, illegal_topic, refuse_topics
 from engine.store import Hold, MessageStore
 from engine.write.drop_box import DropBox, DroppedFile, FoundBox, Sending
@@ -154,6 +162,7 @@ __all__ = [
     "SCHEDULE_TOPIC",
     "STREAM_SEPARATOR",
     "UNIQUE_KEY",
+    "Address",
     "AnotherStoreError",
     "BackedUp",
     "BackupError",
@@ -166,6 +175,7 @@ __all__ = [
     "CodedColumn",
     "Columns",
     "ConfigFileError",
+    "ConnectionEndedError",
     "ConsumerOffsetError",
     "DamagedRecordError",
     "DelayLevels",
@@ -192,12 +202,15 @@ __all__ = [
     "Lists",
     "MasterConfig",
     "MasterFigures",
+    "MasterRefusedError",
     "Message",
     "MessageNotFoundError",
     "MessageStore",
     "MessageTooLargeError",
     "MissingLogError",
+    "NewsWatch",
     "NoDescriptorError",
+    "NotAReplicaError",
     "NotAStoreError",
     "NotReplicatedError",
     "ObstructedError",
@@ -223,6 +236,10 @@ __all__ = [
     "RefusedReadError",
     "RemotingError",
     "ReplicaFigures",
+    "ReplicaNote",
+    "ReplicaOptions",
+    "ReplicaState",
+    "ReplicaStoreError",
     "ReplicationError",
     "Retention",
     "RetentionPlan",
@@ -252,6 +269,7 @@ __all__ = [
     "WouldBlock",
     "WriteError",
     "back_up",
+    "begin_again",
     "check_deadline",
     "check_message",
     "check_online",
@@ -262,11 +280,14 @@ __all__ = [
     "illegal_topic",
     "nonblocking",
     "options_of",
+    "parse_address",
     "plain_ends",
+    "promote",
     "read_at_once",
     "read_through",
     "refuse_topics",
     "repair_store",
+    "replicate",
     "retention_from",
     "rows_of",
     "socket_owner",

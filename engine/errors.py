@@ -10,6 +10,8 @@ StoreError
 │   ├── ConfigFileError           a configuration file that cannot be understood
 │   ├── StoreLockedError          another process has it open
 │   ├── ListenError               a port for replicas can't be had
+│   ├── ReplicaStoreError         a replica, which only its replication writes
+│   ├── NotAReplicaError          no replica, where one is needed
 │   ├── AnotherStoreError         another store, or nothing, is where one was expected
 │   └── StoreBusyError            what was read went, again and again
 ├── WriteError                    nothing was stored
@@ -22,7 +24,9 @@ StoreError
 ├── ReplicationError              another process does not replicate as it must
 │   ├── ProtocolError             it sent bytes that the protocol does not have
 │   ├── RemotingError             it refused a request, or did not answer it
-│   └── NotReplicatedError        too few replicas acknowledged messages in time
+│   ├── NotReplicatedError        too few replicas acknowledged messages in time
+│   ├── ConnectionEndedError      it closed the connection, or was silent
+│   └── MasterRefusedError        its log does not continue the replica's
 ├── QueueGapError                 an entry would leave a hole in its consume queue
 ├── FlushFailedError              bytes may not be on disk; final for this open store
 ├── NoDescriptorError             the process has no file descriptor left; trying again later may work
@@ -124,6 +128,29 @@ class StoreLockedError(OpenError):
     def __str__(self) -> str:
         holder = f"process {self.pid}" if self.pid else "another process"
         return f"{self.path} is open in {holder}: stop it, or follow it (--follow; OpenMode.FOLLOW)"
+
+
+@dataclass(eq=False)
+class ReplicaStoreError(OpenError):
+    """The store at `path` is a replica of the broker at `master`: only `mountctl replicate` writes it."""
+
+    path: Path
+    master: str
+
+    def __str__(self) -> str:
+        return f"{self.path} is a replica of {self.master}: follow it (--follow), or `mountctl promote` it to write"
+
+
+@dataclass(eq=False)
+class NotAReplicaError(OpenError):
+    """The store at `path` is no replica: `reason` says why, `remedy` what to do."""
+
+    path: Path
+    reason: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.path} is no replica: {self.reason}; {self.remedy}"
 
 
 @dataclass(eq=False)
@@ -233,6 +260,32 @@ class NotReplicatedError(ReplicationError):
         return (
             f"{self.acknowledged} of {self.needed} replicas acknowledged the log up to {self.physical_end} in"
             f" {self.seconds:g} s: its messages are stored, and the next fsync waits again"
+        )
+
+
+@dataclass(eq=False)
+class ConnectionEndedError(ReplicationError):
+    """The connection to `peer` ended; `reason` says why."""
+
+    peer: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the connection to {self.peer} ended: {self.reason}"
+
+
+@dataclass(eq=False)
+class MasterRefusedError(ReplicationError):
+    """The replica at `path` can't go on from `master`, as `what` says. Nothing of it was changed."""
+
+    path: Path
+    master: str
+    what: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} can't go on as a replica of {self.master}: {self.what}; the copy is as it was: promote it,"
+            " or `mountctl replicate --begin-again`"
         )
 
 

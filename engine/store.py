@@ -32,6 +32,7 @@ from engine.errors import (
 )
 from engine.events import Listeners, StoreListener
 from engine.files.disk import disk_space, is_refused_by_disk, write_own_file
+from engine.files.news import NewsWatch
 from engine.files.paths import open_file, store_root, unlink
 from engine.log.commit_log import FileHold
 from engine.open.check import check_store_files
@@ -70,10 +71,11 @@ from engine.results import (
 from engine.settings.broker_options import read_retention
 from engine.settings.config import FileSizes, OpenMode, Retention, StoreConfig, StoreIdentity
 from engine.settings.consumer_offsets import ConsumerOffsets
-from engine.settings.notes import CheckNote, read_check_note
+from engine.settings.notes import CheckNote, ReplicaNote, read_check_note, read_replica_note
 from engine.write.drop_box import DropBox, FoundBox, boxes_below, is_used
 from engine.write.durability import Durability
 from engine.write.flush import wait_until
+from engine.write.receiver import Receiver
 from engine.write.retention import Cleaner, ExpiringLog
 from engine.write.retention_plan import DiskUse, RetentionPlan, disk_use
 from engine.write.writer import Refusal, Writer
@@ -138,9 +140,7 @@ class MessageStore:
         )
         self._opened_end = parts.log.readable_end
         self._expiring = ExpiringLog(layout.root, parts.log, parts.queues, config.clock, disk_use)
-        self._refusal = Refusal(
-            None if writes else ReadOnlyStoreError(config.stopped or _READ_ONLY_REASONS[config.mode])
-        )
+        self._refusal = Refusal(_why_read_only(config))
         self._known_durable_end: int | None = None
         """Stopped store: physical offset before which the log is certainly on disk."""
         if config.stopped is not None:
@@ -344,6 +344,11 @@ class MessageStore:
         self._refusal.require_none()
         assert self._write_side is not None
         return self._write_side
+
+    def receiver(self) -> Receiver:
+        """The only writer of a replica (`StoreConfig.is_replica`), for its master's log. Call it once."""
+        assert self._write_side is not None
+        return Receiver(self._parts, self._write_side.dispatcher)
 
     # topics
 
@@ -952,6 +957,18 @@ class MessageStore:
         """The last online check (`check_online`), finished or running; None: there was none."""
         return read_check_note(self._parts.layout.check_note)
 
+    def replica(self) -> ReplicaNote | None:
+        """The state of the replication that writes this store; None: it is no replica, or its note can't be read."""
+        return read_replica_note(self._parts.layout.replica_note)
+
+    def watch_news(self) -> NewsWatch | None:
+        """FOLLOW: a watch that wakes when a replication has written, or fsstore's writer has flushed; None: there can
+        be none. The caller closes it."""
+        try:
+            return NewsWatch(self._parts.layout.own)
+        except OSError:
+            return None
+
     def stats(self, queues: Sequence[QueueState] | None = None) -> StoreStats:
         """Sizes and counters of the store; `queues`: what `queue_states` has just returned. WouldBlock on a nonblocking
         thread; OSError."""
@@ -1119,6 +1136,13 @@ def _said_by(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) if isinstance(error, StoreError | OSError) else repr(error)
+
+
+def _why_read_only(config: StoreConfig) -> ReadOnlyStoreError | None:
+    """The error for puts from the start; None: the store takes them."""
+    if config.stopped is not None or config.mode is not OpenMode.WRITE:
+        return ReadOnlyStoreError(config.stopped or _READ_ONLY_REASONS[config.mode])
+    return ReadOnlyStoreError("it is a replica: its messages come from its master") if config.is_replica else None
 
 
 _READ_ONLY_REASONS = {

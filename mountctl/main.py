@@ -37,6 +37,8 @@ VERBS = (
     "grep",
     "copy",
     "wait",
+    "replicate",
+    "promote",
     "retention",
     "check",
     "backup",

@@ -20,7 +20,7 @@ import functools
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -81,6 +81,7 @@ def root_of(settings: Mapping[str, str]) -> Path | None:
     return Path(root) if root else None
 
 
+MOST_INTERVAL_MS = 3_600_000
 _SWITCHES = {"ro": "read_only", "follow": "follow", "sync_flush": "sync_flush", "allow_other": "allow_other"}
 _PATHS = frozenset({"storePathCommitLog", "readOnlyCommitLogStorePaths"})
 _LISTS = _PATHS | {"haAllow"}
@@ -141,7 +142,8 @@ class MountRequest:
 
     `mode` is write, read-only or follow (engine.OpenMode's values); `settings` go to the engine, `kernel_options` to
     mount(2). `append_mode` None leaves the permission bits of `append` files to the filesystem. `cache` is the
-    directory for queues that a follower derives from the log.
+    directory for queues that a follower derives from the log. A follower looks every `follow_interval_ms`; None: the
+    filesystem's own interval.
     """
 
     store: Path
@@ -154,6 +156,7 @@ class MountRequest:
     kernel_options: tuple[str, ...] = ()
     parquet: ParquetOptions = field(default_factory=ParquetOptions)
     cache: Path | None = None
+    follow_interval_ms: int | None = None
 
     def to_text(self) -> bytes:
         """JSON, by the fields' names."""
@@ -184,6 +187,7 @@ class MountRequest:
             append_mode=self.append_mode if words.append_mode is None else words.append_mode,
             settings=replace(self.settings, options={**self.settings.options, **words.store}),
             parquet=self.parquet if words.parquet is None else words.parquet,
+            follow_interval_ms=words.follow_interval_ms or self.follow_interval_ms,
         )
 
 
@@ -210,6 +214,7 @@ class ParsedOptions:
     log_file: Path | None = None
     broker_conf: Path | None = None
     cache: Path | None = None
+    follow_interval_ms: int | None = None
 
     @property
     def fixed(self) -> list[str]:
@@ -282,28 +287,31 @@ BROKER_CONF = click.option(
 )
 
 
-def takes_settings(command: Callable[..., Any], names: Sequence[str] = ("-o", "--option")) -> Callable[..., Any]:
-    """Give a verb that opens a store `-o` and `--broker-conf`; its function gets them as `settings`."""
+def takes_settings(
+    command: Callable[..., Any], names: Sequence[str] = ("-o", "--option"), own: frozenset[str] = frozenset()
+) -> Callable[..., Any]:
+    """Give a verb that opens a store `-o` and `--broker-conf`; its function gets them as `settings`. `own` are names
+    that the verb itself understands."""
 
     @functools.wraps(command)
     def with_settings(options: tuple[str, ...], broker_conf: Path | None, **rest: Any) -> Any:
         words = parse(options)
         if replace(words, store={}) != parse(()):
             raise CommandError("-o takes the store's options here", "see docs/operations.md", os.EX_USAGE)
-        _refuse_master(words.store)
+        _refuse_master(words.store.keys() - own)
         return command(settings=settings_of(words.store, broker_conf), **rest)
 
     named = click.option(*names, "options", multiple=True, metavar="NAME=VALUE,...", help="How to open the store.")
     return named(BROKER_CONF(with_settings))
 
 
-def _refuse_master(options: Mapping[str, str]) -> None:
+def _refuse_master(options: Set[str]) -> None:
     """CommandError: the options would have a verb serve replicas."""
     if not options:
         return
     from engine import MASTER_NAMES
 
-    if named := sorted(options.keys() & {*MASTER_NAMES}):
+    if named := sorted(options & {*MASTER_NAMES}):
         raise CommandError(f"-o {', '.join(named)}: only a mount serves replicas", "mountctl mount", os.EX_USAGE)
 
 
@@ -327,11 +335,19 @@ def parse_mode(text: str) -> int:
     return mode
 
 
+def parse_interval(text: str) -> int:
+    """Milliseconds of an interval."""
+    if not text.isdecimal() or not 0 < int(text[:9]) <= MOST_INTERVAL_MS:
+        raise CommandError(f"invalid interval {text!r}", f"give milliseconds, 1 to {MOST_INTERVAL_MS}", 64)
+    return int(text)
+
+
 _VALUES: dict[str, tuple[str, Callable[[str], Any]]] = {
     "append_mode": ("append_mode", parse_mode),
     "log_file": ("log_file", Path),
     "broker_conf": ("broker_conf", Path),
     "cache": ("cache", Path),
+    "follow_interval_ms": ("follow_interval_ms", parse_interval),
     "parquet_memory": ("parquet", lambda text: ParquetOptions(parse_size(text))),
 }
 """The field of ParsedOptions that each option sets, and the parser of its value."""

@@ -224,6 +224,8 @@ def _serve_options(request: MountRequest) -> ServeOptions:
     options = ServeOptions(
         allow_other=request.allow_other, mount_options=request.kernel_options, parquet=request.parquet
     )
+    if request.follow_interval_ms is not None:
+        options = replace(options, follow_interval_ms=request.follow_interval_ms)
     return options if request.append_mode is None else replace(options, append_mode=request.append_mode)
 
 

@@ -145,7 +145,9 @@ MAY_IMPORT = {
         "derived": {"errors", "deadline", "record", "results", "events", "files", "settings", "log"},
         "read": {"errors", "deadline", "record", "results", "files", "log", "derived"},
         "write": {"errors", "record", "results", "events", "files", "settings", "log", "derived"},
-        "replication": {"errors", "record", "results", "events", "files", "settings", "log", "derived"},
+        "replication": {
+            *("errors", "record", "results", "events", "files", "settings", "log", "derived", "write", "open", "store")
+        },
         "open": {"errors", "deadline", "record", "results", "events", "files", "settings", "log", "derived"},
     },
     "fsstore": {

@@ -104,6 +104,13 @@ class WriteDispatcher(DispatchEnd):
         for share in run.shares:
             self._appended(run.topic, share.queue_id)
 
+    def note_scanned(self, queues: Sequence[ConsumeQueue], newest: NewestRecord | None) -> None:
+        """Records that a scan has found, up to `newest`, are dispatched; `queues` got their entries."""
+        self.touched.update(queues)
+        self._newest = newest
+        for queue in queues:
+            self._appended(queue.topic, queue.queue_id)
+
     def _put_run(self, run: PlacedRun) -> None:
         for queue_id, queue_offset, rows in run.shares:
             queue = run.queues[queue_id]

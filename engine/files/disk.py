@@ -282,6 +282,19 @@ def write_own_file(path: Path, content: Any, disk: Disk) -> None:
     write_own_content(path, json.dumps(content, separators=(",", ":")).encode(), disk)
 
 
+def replace_own_file(path: Path, content: Any) -> None:
+    """As `write_own_file`, without a sync: after a power cut the old content may be there, or none. OSError."""
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    unlink(temporary)
+    descriptor = create_file(temporary)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(json.dumps(content, separators=(",", ":")).encode())
+    finally:
+        os.close(descriptor)
+    rename(temporary, path)
+
+
 def write_own_content(path: Path, content: bytes, disk: Disk) -> None:
     """As `write_own_file`, for bytes."""
     for changed in make_directory(path.parent):

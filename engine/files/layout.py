@@ -221,6 +221,16 @@ class StoreLayout:
         return self.own / "check.json"
 
     @property
+    def replica_note(self) -> Path:
+        """In a replica: its master, and the state of the replication."""
+        return self.own / "replica.json"
+
+    @property
+    def replica_news(self) -> Path:
+        """In a replica: a file that is written whenever messages have come, for followers that wait."""
+        return self.own / "news"
+
+    @property
     def clean_mark(self) -> Path:
         """Mark of a clean close: the state that the next opening need not check."""
         return self.own / "clean.json"

@@ -158,6 +158,21 @@ class CommitLog(LogEnd):
             self.last_store_time_ms = now_ms  # after publishing: reading it and then flushing flushes the record
             return physical_offset, now_ms
 
+    def append_copied(self, data: bytes, physical_offset: int, store_time_ms: int) -> None:
+        """Store bytes of another log at their own physical offset: whole records of one file, and perhaps the blank up
+        to its end. The newest record has `store_time_ms`. An empty log begins with the file that holds them.
+
+        ValueError: the log does not go on there; StoreFullError: nothing was stored.
+        """
+        with self.lock:
+            file = self._current
+            if file is None or file.full:
+                file = self._current = self.files.roll(physical_offset)
+            if file.start + file.wrote != physical_offset or len(data) > file.remaining:
+                raise ValueError(f"{len(data)} bytes at {physical_offset} do not go on {file.path} at {file.wrote}")
+            file.append_head_last(data)
+            self.last_store_time_ms = max(store_time_ms, self.last_store_time_ms)
+
     def append_all(self, parts: Sequence[Encoded], queue_offsets: Sequence[int]) -> list[tuple[int, int]]:
         """Store several batches, all or none, across any number of files; returns and raises as `append` for each.
 

@@ -76,13 +76,16 @@ def _one_ahead(scan: Iterator[ScannedRecords]) -> Iterator[ScannedRecords]:
 class Known:
     """The caller's knowledge of the log before a scan. `seed` gives the queue offset of each queue's first record.
     Bodies before the physical offset `trusted_end` need no check. `earliest_ms` is the store time of the record before
-    the scan, 0 when unknown. `multi_dispatch`: records may have secondary slots."""
+    the scan, 0 when unknown. `multi_dispatch`: records may have secondary slots. From the physical offset
+    `refetched_from` on the log ends before damage, because a replica gets the rest from its master again; None: it does
+    not."""
 
     seed: Seed = lambda topic, queue_id: None
     evidence: Evidence = field(default_factory=Evidence)
     trusted_end: int = 0
     earliest_ms: int = 0
     multi_dispatch: bool = False
+    refetched_from: int | None = None
 
 
 class LogScan:
@@ -119,6 +122,7 @@ class LogScan:
         self._before: EntryNumber | None = None
         self._limit = end
         self._trusted_end = known.trusted_end
+        self._refetched_from = known.refetched_from
         self._latest_ms = known.earliest_ms
         self._evidence = evidence = known.evidence
         self._sequence = QueueSequence(
@@ -145,6 +149,10 @@ class LogScan:
             position = yield from self._run(position)
         self._forget_tail()
         self._note_moved(start)
+
+    def reach(self, end: int) -> None:
+        """The log is known to reach the physical offset `end` by now: the next iteration goes on up to there."""
+        self._limit = end
 
     def was_refused(self, start: int, end: int) -> bool:
         """Whether the disk refused bytes of [start, end), physical offsets, to this scan."""
@@ -282,7 +290,8 @@ class LogScan:
 
     def _resume(self, start: int, reason: str, kind: DamageKind = DamageKind.UNREADABLE) -> int | None:
         """Note the damage from `start` on; return the physical offset of the next good record, None without one."""
-        if not self._is_settled(start):
+        is_refetched = self._refetched_from is not None and start >= self._refetched_from
+        if is_refetched or not self._is_settled(start):
             return None
         found = None if self._lacks_its_head(start) else self._next_good(start)
         if found is None:

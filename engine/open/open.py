@@ -40,6 +40,7 @@ from engine.open.preflight import (
     refuse_folders,
     refuse_obstacles,
     refuse_read_only_end,
+    refuse_replica,
     refuse_unreadable,
     refuse_unwritable,
     unreadable,
@@ -169,6 +170,7 @@ def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
     refuse_obstacles(layout)
     with ExitStack() as stack:
         lock = stack.enter_context(StoreLock(layout.lock))
+        refuse_replica(layout, is_replica=config.is_replica)  # under the lock: nobody promotes it meanwhile
         hold = stack.enter_context(ExitStack())
         hold.callback(hold_folder(path))
         last_shutdown = read_last_shutdown(layout)  # under the lock, so that no other writer interferes
@@ -281,7 +283,15 @@ def _recover(
     topics: frozenset[str],
     forget: Callable[[str], None],
 ) -> RecoveryResult:
-    found = recover(parts, last_shutdown, topics, forget, rebuild_index=choice.rebuild_index, progress=config.progress)
+    found = recover(
+        parts,
+        last_shutdown,
+        topics,
+        forget,
+        rebuild_index=choice.rebuild_index,
+        is_replica=config.is_replica,
+        progress=config.progress,
+    )
     return found.with_notes([choice.note] if choice.note else [])
 
 

@@ -26,9 +26,11 @@ from engine.errors import (
     DamagedRecordError,
     DuplicateLogFileError,
     MissingLogError,
+    NotAReplicaError,
     NotAStoreError,
     ObstructedError,
     OptionError,
+    ReplicaStoreError,
     UnsupportedStoreError,
 )
 from engine.files.file_scan import SAMPLED_QUEUES, FoundFile, numbered_files, queue_folders, written_ns
@@ -39,6 +41,7 @@ from engine.log.entries import ENTRY_STRUCT
 from engine.record.record import read_header
 from engine.record.scan import ScanStop, scan_records
 from engine.settings.config_file import MOST_BYTES, backup_of
+from engine.settings.notes import read_replica_note
 from engine.settings.shape_files import read_sizes, read_used_paths
 
 if TYPE_CHECKING:
@@ -187,6 +190,17 @@ def refuse_missing_log(layout: StoreLayout) -> None:
         _refuse_absent_folders(layout, [path for paths in used.values() for path in paths])
     else:
         _refuse_half_a_log(layout)
+
+
+def refuse_replica(layout: StoreLayout, *, is_replica: bool) -> None:
+    """ReplicaStoreError if a writer other than its replication opens a replica; NotAReplicaError if replication opens a
+    store that is none, and holds a log."""
+    is_marked = os.path.lexists(layout.replica_note)
+    if is_marked and not is_replica:
+        note = read_replica_note(layout.replica_note)
+        raise ReplicaStoreError(layout.root, note.master if note is not None else "a broker")
+    if is_replica and not is_marked and log_files(layout.commit_log):
+        raise NotAReplicaError(layout.root, "it has messages of its own", "name an empty directory for the copy")
 
 
 def refuse_read_only_end(layout: StoreLayout) -> None:

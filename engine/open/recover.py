@@ -101,10 +101,12 @@ def recover(
     forget: Callable[[str], None],
     *,
     rebuild_index: bool,
+    is_replica: bool,
     progress: Progress | None,
 ) -> RecoveryResult:
     """Make `parts` ready to read and write. `topics` are the topics in topics.json, empty if unknown. `forget` removes
-    a topic there whose deletion was interrupted.
+    a topic there whose deletion was interrupted. `is_replica`: a master has what a crash has damaged, so the log is cut
+    before it.
 
     StoreFullError, OSError: no good record is lost, and a retry is safe.
     """
@@ -116,7 +118,8 @@ def recover(
     point = valid_recovery_point(parts.layout, parts.log, last_shutdown)
     if point is None:
         leave_out_deleted(parts.queues, parts.deleted, last_shutdown, topics)
-    return _Recovery(parts, point, forget, last_shutdown.clean, progress).run(rebuild_index, began)
+    refetched_from = point.physical_end if point is not None and is_replica else None
+    return _Recovery(parts, point, forget, last_shutdown.clean, progress, refetched_from).run(rebuild_index, began)
 
 
 def leave_out_deleted(
@@ -189,8 +192,10 @@ class _Recovery:
         forget: Callable[[str], None],
         clean: bool,
         progress: Progress | None,
+        refetched_from: int | None,
     ) -> None:
         self._parts = parts
+        self._refetched_from = refetched_from
         self._forget = forget
         self._log = parts.log
         self._point = point
@@ -224,7 +229,14 @@ class _Recovery:
         self._log_scan = LogScan(
             log.files,
             start,
-            Known(self._seed(start), self._evidence, trusted_end, self._earliest_ms(start), self._multi_dispatch),
+            Known(
+                self._seed(start),
+                self._evidence,
+                trusted_end,
+                self._earliest_ms(start),
+                self._multi_dispatch,
+                self._refetched_from,
+            ),
             disproved=self._take_back,
             progress=self._tell if self._progress else None,
         )

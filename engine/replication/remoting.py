@@ -160,12 +160,15 @@ class RemotingClient:
     """A connection to a broker, for one request after another. A context manager. Thread safety: one caller."""
 
     def __init__(self, address: Address, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
-        """Connect. OSError."""
+        """Connect. RemotingError: that is not possible."""
         self._peer = str(address)
         self._timeout_seconds = timeout_seconds
         self._decoder = CommandDecoder(self._peer)
         self._opaque = 0
-        self._socket = socket.create_connection(address, timeout_seconds)
+        try:
+            self._socket = socket.create_connection(address, timeout_seconds)
+        except OSError as error:
+            raise RemotingError(self._peer, "a connection", error.strerror or str(error)) from error
 
     def __enter__(self) -> Self:
         return self
@@ -190,9 +193,13 @@ class RemotingClient:
             raise RemotingError(self._peer, request.name, f"code {answer.code}: {answer.remark[:500]}")
         return answer.body
 
+    def settings(self) -> dict[str, str]:
+        """The broker's settings, by their names in broker.conf. RemotingError, ProtocolError, OSError."""
+        return parse_settings(self.call(Request.GET_BROKER_CONFIG))
+
     def facts(self) -> BrokerFacts:
         """What the broker says of itself. In its first second it refuses. RemotingError, ProtocolError, OSError."""
-        settings = parse_settings(self.call(Request.GET_BROKER_CONFIG))
+        settings = self.settings()
         figures = _table(self.call(Request.GET_BROKER_RUNTIME_INFO), self._peer)
         return BrokerFacts(
             log_begin=_number(figures, "commitLogMinOffset", self._peer),

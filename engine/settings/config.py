@@ -213,6 +213,7 @@ class StoreConfig:
     identity                 the expected store (`MessageStore.identity`); None: any
     serves_readers           WRITE: if the disk refuses writes, open the store for reading
     stopped                  WRITE: reason why the store takes no messages; it is opened for reading
+    is_replica               WRITE: the store is a replica; only its master's log is appended to it
     cache                    FOLLOW: directory for queues that are derived from the log; None: in memory
     progress                 called repeatedly during a long opening
     clock                    returns the time in epoch ms
@@ -237,6 +238,7 @@ class StoreConfig:
     identity: StoreIdentity | None = None
     serves_readers: bool = False
     stopped: str | None = None
+    is_replica: bool = False
     cache: Path | None = None
     progress: Callable[[RecoveryProgress], None] | None = None
     clock: Clock = wall_clock_ms

@@ -1,16 +1,19 @@
-"""Notes of backups and online checks (ours).
+"""Notes of backups, online checks and replicas (ours).
 
-COPY/fsstore/backup.json    the backed-up store, and the range of its log in the copy
-STORE/fsstore/check.json    progress and findings of an online check
+COPY/fsstore/backup.json      the backed-up store, and the range of its log in the copy
+STORE/fsstore/check.json      progress and findings of an online check
+STORE/fsstore/replica.json    the master of a replica, and the state of the replication
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from enum import Enum
 from pathlib import Path
 
-from engine.figures import gauge
-from engine.files.disk import Disk, read_own_file, whole_number, write_own_file
+from engine.figures import counter, gauge
+from engine.files.disk import Disk, read_own_file, replace_own_file, whole_number, write_own_file
 
 VERSION = 1
 
@@ -81,6 +84,96 @@ class CheckNote:
         if self.ended_ms:
             return "ended"
         return "running" if now_ms - self.seen_ms < SILENT_MS else "interrupted"
+
+
+NO_NEWS_MS = 10_000
+"""Time in ms after its last note from which a replica's process counts as ended."""
+
+
+class ReplicaState(Enum):
+    """What a replica's process does. STOPPED: it ended. REFUSED: it ended, because the master's log does not continue
+    the copy's."""
+
+    CONNECTING = "connecting"
+    CATCHING_UP = "catching up"
+    IN_SYNC = "in sync"
+    NO_SPACE = "no space"
+    REFUSED = "refused"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaNote:
+    """State of a replica, noted each second, last at `noted_ms`. `reason`: of the last interruption, empty once it is
+    over. `lacks` names what the master does not give. `settings` are the master's with which the copy was made.
+    `physical_end` is the copy's end, `master_end` the
+    newest known end of the master's log; -1: unknown. `newest_ms` is the store time of the newest record."""
+
+    master: str = ""
+    remoting: str = ""
+    cluster: str = ""
+    broker: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    state: ReplicaState = ReplicaState.CONNECTING
+    noted_ms: int = 0
+    reason: str = ""
+    lacks: str = ""
+    physical_end: int = 0
+    master_end: int = -1
+    newest_ms: int = 0
+    heard_ms: int = gauge(
+        "Time when the master was heard last, in seconds since 1970; 0: never",
+        metric="heard_time_seconds",
+        number=lambda time_ms: time_ms / 1000,
+        default=0,
+    )
+    received_bytes: int = counter("Bytes of log that the replica's process has received", default=0)
+    connections: int = counter("Connections to the master that the replica's process has made", default=0)
+    refused_frames: int = counter("Connections that ended because of bytes that are no records", default=0)
+
+    @property
+    def lag_bytes(self) -> int:
+        """Bytes of the master's log that the copy lacks; -1: unknown."""
+        return max(self.master_end - self.physical_end, 0) if self.master_end >= 0 else -1
+
+    @property
+    def lag_ms(self) -> int:
+        """Age of the newest record while the copy lacks bytes, by the clocks of both hosts; 0: it lacks none."""
+        return max(self.noted_ms - self.newest_ms, 0) if self.lag_bytes > 0 and self.newest_ms else 0
+
+    def is_running(self, now_ms: int) -> bool:
+        """Whether the replica's process seems to run."""
+        has_ended = self.state in (ReplicaState.STOPPED, ReplicaState.REFUSED)
+        return not has_ended and abs(now_ms - self.noted_ms) < NO_NEWS_MS
+
+
+def read_replica_note(path: Path) -> ReplicaNote | None:
+    """The note at `path`; None when there is none, or none that can be understood."""
+    stored = read_own_file(path)
+    try:
+        if stored["version"] != VERSION:
+            return None
+        settings = {str(name): str(value) for name, value in stored["settings"].items()}
+        texts = {name: str(stored[name])[:LONGEST_NOTED] for name in _REPLICA_TEXTS}
+        numbers = {name: whole_number(stored[name], -1) for name in _REPLICA_NUMBERS}
+        return ReplicaNote(settings=settings, state=ReplicaState(stored["state"]), **texts, **numbers)  # type: ignore[arg-type]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def write_replica_note(path: Path, note: ReplicaNote, disk: Disk, *, durably: bool) -> None:
+    """Store the note; its existence marks a replica. Each second it is not worth a sync. OSError."""
+    content = {"version": VERSION, **asdict(note), "state": note.state.value}
+    if durably:
+        write_own_file(path, content, disk)
+    else:
+        replace_own_file(path, content)
+
+
+_REPLICA_TEXTS = ("master", "remoting", "cluster", "broker", "reason", "lacks")
+_REPLICA_NUMBERS = tuple(
+    one.name for one in fields(ReplicaNote) if one.name not in (*_REPLICA_TEXTS, "settings", "state")
+)
 
 
 def read_check_note(path: Path) -> CheckNote | None:

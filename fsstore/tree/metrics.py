@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import accumulate
 
-from engine import MasterFigures, MessageStore, options_of, rows_of
+from engine import MasterFigures, MessageStore, ReplicaNote, options_of, rows_of
 from fsstore.options import DISTRIBUTION
 from fsstore.tree.figures import MountFigures
 from fsstore.tree.status import bounds_by_topic, group_lags
@@ -64,7 +64,7 @@ Samples = Iterable[tuple[Labels, float]]
 def metrics_of(store: MessageStore, mount: MountFigures, more: Iterable[str] = ()) -> bytes:
     """Figures in Prometheus' text format; `more` are further lines."""
     queues = store.queue_states()
-    stats, check, topics = store.stats(queues), store.last_check(), bounds_by_topic(queues)
+    stats, check, replica, topics = store.stats(queues), store.last_check(), store.replica(), bounds_by_topic(queues)
     retention: list[tuple[Labels, float]] = [({}, 0) if store.retention is None else (options_of(store.retention), 1)]
     lags = [
         row for group, of_group in group_lags(store, topics).items() for row in _of_queues(of_group, "lag", group=group)
@@ -75,6 +75,7 @@ def metrics_of(store: MessageStore, mount: MountFigures, more: Iterable[str] = (
         *record_metrics("", [(None, stats.recovery)]),
         *metric("retention_info", "gauge", "1 if retention deletes; the labels are its options", retention),
         *(() if check is None else record_metrics("check_", [(None, check)])),
+        *(() if replica is None else _copy_metrics(replica, store.config.clock())),
         *record_metrics("memory_", [(None, mount.memory)]),
         *record_metrics("", [(None, mount.complaints)]),
         *metric("settings_problems", "gauge", "Files or entries below config/ that can't be understood", problems),
@@ -94,6 +95,17 @@ def _replication_metrics(master: MasterFigures | None) -> Iterator[str]:
     yield from record_metrics("replicas_", [({"role": master.role}, master)])
     if replicas := [({"replica": one.replica}, one) for one in master.replicas]:
         yield from record_metrics("replica_", replicas)
+
+
+def _copy_metrics(note: ReplicaNote, now_ms: int) -> Iterator[str]:
+    labels = {"master": note.master, "broker": note.broker, "state": note.state.value}
+    text = "1 while a replica's process runs; the labels are its master and its last state"
+    yield from metric("copy_running", "gauge", text, [(labels, note.is_running(now_ms))])
+    text = "Bytes of the master's log that the replica lacks; -1: unknown"
+    yield from metric("copy_lag_bytes", "gauge", text, [(None, note.lag_bytes)])
+    text = "Age of the replica's newest message while it lacks bytes, by the clocks of both hosts"
+    yield from metric("copy_lag_seconds", "gauge", text, [(None, note.lag_ms / 1000)])
+    yield from record_metrics("copy_", [(None, note)])
 
 
 def _of_queues(topics: Mapping[str, Mapping[str, Mapping[str, int]]], name: str, **labels: str) -> Samples:

@@ -44,6 +44,7 @@ def status_of(store: MessageStore) -> dict[str, object]:
         "settings_problems": store.settings_problems(),
         "last_check": last_check_of(store),
         "replication": replication_of(store),
+        "replica": replica_of(store),
     }
 
 
@@ -68,6 +69,21 @@ def last_check_of(store: MessageStore) -> dict[str, object] | None:
     """The last check of the mounted store; None: there was none."""
     note = store.last_check()
     return None if note is None else {"state": note.state(store.config.clock()), **asdict(note)}
+
+
+def replica_of(store: MessageStore) -> dict[str, object] | None:
+    """The state of a replica, with `lag_bytes` and `lag_ms`; `is_running` while its process notes it. None: the store
+    is no replica."""
+    note = store.replica()
+    if note is None:
+        return None
+    return {
+        **asdict(note),
+        "state": note.state.value,
+        "is_running": note.is_running(store.config.clock()),
+        "lag_bytes": note.lag_bytes,
+        "lag_ms": note.lag_ms,
+    }
 
 
 def bounds_by_topic(queues: Iterable[QueueState]) -> dict[str, dict[str, dict[str, int]]]:

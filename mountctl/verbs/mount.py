@@ -77,6 +77,7 @@ def command(
         settings=settings,
         kernel_options=words.kernel,
         parquet=words.parquet or ParquetOptions(),
+        follow_interval_ms=words.follow_interval_ms,
         cache=absolute(cache or words.cache or daemon.default_cache()),
     )
     _preflight(request)

@@ -24,6 +24,9 @@ class FaultyStore:
         self._faults = list(faults)
         self.healthy = trio.Event()
 
+    def watch_news(self) -> None:
+        """There is no news: it is looked at in intervals."""
+
     def refresh(self) -> None:
         if self._faults:
             raise self._faults.pop(0)

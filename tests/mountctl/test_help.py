@@ -21,8 +21,9 @@ def examples(*verb: str) -> list[str]:
     return [line for line in lines if not OTHER_HOSTS & {*line.split()}]
 
 
-OTHER_HOSTS = {"host-a:/mnt/mq", "@prod"}
-"""Such places are tried over ssh, in test_serve_promises_hosts.py."""
+OTHER_HOSTS = {"host-a:/mnt/mq", "@prod", "broker-a.example", "broker-a.example:10912", "/srv/copy"}
+"""Such places are tried over ssh, in test_serve_promises_hosts.py. Brokers and copies are tried in
+test_replication_promises_copy.py."""
 WITH_SPARK = {"export", "import"}
 """Their examples run in tests/spark, which has a session."""
 EXAMPLES = [(verb, example) for verb in VERBS if verb not in WITH_SPARK for example in examples(verb)]

@@ -1,0 +1,456 @@
+"""Replica: the live copy of a remote broker's store, by RocketMQ's own replication.
+
+    master ─frames─► assembly ─whole records─► receiver: log, queues, index ─► fdatasync ─► acknowledgement
+       └─remoting──► topics, groups, offsets ─► STORE/config
+
+A group is what has come since the last one; one sync brings it to disk, then it is acknowledged. The port tells nothing
+about the master's log, so each connection begins OVERLAP_BYTES before the copy's end, and what comes is compared with
+what is there. Nothing of the copy is ever changed: a master whose log does not continue it is refused.
+
+`STORE/fsstore/replica.json` marks the store as a replica from the first moment on, and has its state each second.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from engine.errors import (
+    ConnectionEndedError,
+    MasterRefusedError,
+    OptionError,
+    ProtocolError,
+    ReadError,
+    ReplicationError,
+    StoreFullError,
+)
+from engine.files.news import News
+from engine.files.paths import read_file, store_root
+from engine.files.periodic import PeriodicThread
+from engine.open.geometry import layout_of
+from engine.replication.assembly import RecordAssembly
+from engine.replication.remoting import RemotingClient, Request
+from engine.replication.wire import Frame, FrameDecoder, encode_report
+from engine.settings.broker_options import with_options
+from engine.settings.config import (
+    COMMIT_LOG_BYTES,
+    CONSUME_QUEUE_BYTES,
+    EMBEDDED_SIZES,
+    INDEX_ENTRIES,
+    INDEX_SLOTS,
+    OpenMode,
+    StoreConfig,
+)
+from engine.settings.config_file import MOST_BYTES, parse_config, replace_config
+from engine.settings.notes import ReplicaNote, ReplicaState, read_replica_note, write_replica_note
+from engine.store import MessageStore
+
+if TYPE_CHECKING:
+    from engine.files.disk import Disk
+    from engine.files.layout import StoreLayout
+    from engine.replication.address import Address
+    from engine.replication.remoting import BrokerFacts
+
+OVERLAP_BYTES = 64 << 10
+"""Bytes before the copy's end that each connection compares."""
+
+RECEIVE_BYTES, GROUP_BYTES = 1 << 20, 8 << 20
+"""Bytes that one call receives; bytes after which a group ends, even if more are there."""
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
+"""Pause before the master is asked again; it doubles with each failure."""
+
+NOTE_MS, SETTINGS_MS = 1_000, 5_000
+"""Intervals of the note in replica.json, and of the requests for settings."""
+
+TICK_SECONDS = 0.25
+"""Time after which a wait for bytes looks whether the process is to end."""
+
+COPIED_SETTINGS = (
+    COMMIT_LOG_BYTES,
+    CONSUME_QUEUE_BYTES,
+    INDEX_SLOTS,
+    INDEX_ENTRIES,
+    "messageDelayLevel",
+    "enableMultiDispatch",
+)
+"""Settings of the master that a new copy takes over: with them, a broker with the master's broker.conf can open it."""
+
+NO_REMOTING = "topics and groups, and a log that does not begin at 0: the master's --remoting is not known"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOptions:
+    """A replica's master: its `haListenPort`, and its `listenPort`, None if that can't be reached. Without a word for
+    `heartbeat_seconds` a report is sent; a master without a word for `silence_seconds` is connected to anew."""
+
+    master: Address
+    remoting: Address | None
+    heartbeat_seconds: float = 5.0
+    silence_seconds: float = 20.0
+
+
+def replicate(
+    path: Path | str,
+    options: ReplicaOptions,
+    config: StoreConfig,
+    stopping: threading.Event,
+    started: Callable[[], None] = lambda: None,
+) -> None:
+    """Keep the store at `path` a copy of its master until `stopping` is set. It is made if nothing is there, with the
+    master's sizes of files. `started` is called once it is open.
+
+    MasterRefusedError: the master's log does not continue the copy; RemotingError, ProtocolError, OSError: it did not
+    answer before the copy was made; OpenError, FlushFailedError.
+    """
+    layout = layout_of(store_root(path), config)
+    known = read_replica_note(layout.replica_note)
+    if known is not None:
+        settings = known.settings
+    elif options.remoting is not None:
+        with RemotingClient(options.remoting) as client:
+            settings = {name: value for name, value in client.settings().items() if name in COPIED_SETTINGS}
+        _require_sizes(config, settings)
+    else:
+        settings = {}
+    config = replace(with_options(config, settings), mode=OpenMode.WRITE, is_replica=True, master=None)
+    with ExitStack() as stack:
+        store = stack.enter_context(MessageStore.open(path, config, create=True))
+        replica = _Replica(store, layout, options, known or ReplicaNote(settings=settings))
+        stack.callback(replica.close)
+        started()
+        replica.run(stopping)
+
+
+def _require_sizes(config: StoreConfig, settings: Mapping[str, str]) -> None:
+    """OptionError: a size was given that is not the master's."""
+    size, given = settings.get(COMMIT_LOG_BYTES, ""), config.sizes
+    if given is not None and str(given.commit_log_bytes) not in (size, str(EMBEDDED_SIZES.commit_log_bytes)):
+        raise OptionError(COMMIT_LOG_BYTES, f"the master's files have {size} bytes, not {given.commit_log_bytes}")
+
+
+class _Replica:
+    """A replica's process: connections to its master, one after another. Thread safety: `run` has one caller."""
+
+    def __init__(self, store: MessageStore, layout: StoreLayout, options: ReplicaOptions, known: ReplicaNote) -> None:
+        """`known` is the note of an earlier process."""
+        self.store = store
+        self.options = options
+        self.receiver = store.receiver()
+        self.peer = str(options.master)
+        self._layout = layout
+        self._settings = _Settings(layout, options.remoting, store.config.disk)
+        self._log_begin = 0
+        """Physical offset at which the master's log begins, as far as it is known."""
+        self._has_differed = False
+        self._lock = threading.Lock()
+        self._note = replace(
+            known,
+            master=self.peer,
+            remoting=str(options.remoting or ""),
+            state=ReplicaState.CONNECTING,
+            reason="",
+            lacks=NO_REMOTING if options.remoting is None else "",
+            physical_end=self.receiver.end,
+            newest_ms=self.receiver.newest_ms,
+            received_bytes=0,
+            connections=0,
+            refused_frames=0,
+        )
+        self._write_note(durably=True)
+        self._news = News(layout.replica_news)
+        self._threads = (
+            PeriodicThread("fsstore-replica-note", NOTE_MS, self._tell, failed=self._thread_failed),
+            PeriodicThread("fsstore-replica-settings", SETTINGS_MS, self._look_again, failed=self._thread_failed),
+        )
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Note the end of the process. OSError."""
+        for thread in self._threads:
+            thread.close()
+        self._news.close()
+        if self._note.state is not ReplicaState.REFUSED:
+            self.tell(state=ReplicaState.STOPPED)
+        self._write_note(durably=True)
+
+    def run(self, stopping: threading.Event) -> None:
+        """Connect again and again until `stopping`. MasterRefusedError, FlushFailedError."""
+        pause = FIRST_PAUSE_SECONDS
+        while not stopping.is_set():
+            before = self.receiver.end
+            try:
+                self._connect_once(stopping)
+                continue
+            except MasterRefusedError as error:
+                self.tell(state=ReplicaState.REFUSED, reason=error.what)
+                raise
+            except StoreFullError as error:
+                self._interrupted(ReplicaState.NO_SPACE, error)
+            except (ReplicationError, ReadError, OSError) as error:
+                self._interrupted(ReplicaState.CONNECTING, error)
+            pause = FIRST_PAUSE_SECONDS if self.receiver.end > before else min(pause * 2, LONGEST_PAUSE_SECONDS)
+            stopping.wait(pause)
+
+    def _interrupted(self, state: ReplicaState, error: Exception) -> None:
+        if str(error) != self._note.reason:
+            log.warning("replication is interrupted: %s", error)
+        refused = self._note.refused_frames + isinstance(error, ProtocolError)
+        self.tell(state=state, reason=str(error), refused_frames=refused)
+
+    def _connect_once(self, stopping: threading.Event) -> None:
+        facts = self._settings.look()
+        if facts is not None:
+            self._require_same_broker(facts)
+        self.tell(connections=self._note.connections + 1)
+        try:
+            connection = socket.create_connection(self.options.master, self.options.silence_seconds)
+        except OSError as error:
+            raise ConnectionEndedError(self.peer, f"it can't be made: {error.strerror or error}") from error
+        with connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _Session(connection, self, facts.log_begin if facts is not None else 0).run(stopping)
+
+    def _require_same_broker(self, facts: BrokerFacts) -> None:
+        """MasterRefusedError: another broker answers, or its log does not continue the copy. ProtocolError."""
+        note, end = self._note, self.receiver.end
+        known, found = (note.cluster, note.broker), (facts.cluster, facts.broker)
+        own_bytes = self.store.sizes.commit_log_bytes
+        if any(known) and known != found:
+            self.refuse(f"it is a copy of broker {'/'.join(known)}, and {'/'.join(found)} answers")
+        if facts.has_controller:
+            self.refuse("its broker has a controller (enableControllerMode), whose protocol is not spoken here")
+        if facts.file_bytes != own_bytes:
+            sizes = f"{own_bytes:,} bytes, the master's {facts.file_bytes:,} ({COMMIT_LOG_BYTES})"
+            self.refuse(f"the copy's log has files of {sizes}")
+        if facts.log_begin % facts.file_bytes:
+            raise ProtocolError(self.peer, f"its log begins at {facts.log_begin}, where no file does")
+        if facts.log_end < end:
+            self.refuse(f"the master's log ends at {facts.log_end}, the copy's at {end}: it was cut, or made anew")
+        self._note_facts(facts)
+        self.require_no_gap()
+        if known != found:
+            self.tell(cluster=facts.cluster, broker=facts.broker)
+            self._write_note(durably=True)
+
+    def require_no_gap(self) -> None:
+        """MasterRefusedError: the master has deleted what follows the copy."""
+        end = self.receiver.end
+        if 0 < end < self._log_begin:
+            self.refuse(f"the master's log begins at {self._log_begin} by now, the copy's ends at {end}: a gap")
+
+    def refuse(self, what: str) -> NoReturn:
+        """MasterRefusedError."""
+        raise MasterRefusedError(self._layout.root, self.peer, what)
+
+    def note_difference(self, what: str) -> NoReturn:
+        """ProtocolError: the bytes may have changed on their way; MasterRefusedError: they differ again."""
+        if self._has_differed:
+            self.refuse(what)
+        self._has_differed = True
+        raise ProtocolError(self.peer, what)
+
+    def forget_difference(self) -> None:
+        """The copy's newest bytes are the master's."""
+        self._has_differed = False
+
+    # what is told
+
+    def tell(self, **changes: Any) -> None:
+        """Change fields of the note."""
+        with self._lock:
+            self._note = replace(self._note, **changes)
+
+    def _note_facts(self, facts: BrokerFacts) -> None:
+        self._log_begin = facts.log_begin
+        self.note_master(facts.log_end)
+
+    def note_master(self, end: int) -> None:
+        """The master's log reaches the physical offset `end`."""
+        self.tell(master_end=max(end, self._note.master_end), heard_ms=self.store.config.clock())
+
+    def note_group(self, received_bytes: int, newest_ms: int) -> None:
+        """`received_bytes` of log came; what is whole of them is on disk."""
+        end, note = self.receiver.end, self._note
+        self.tell(
+            state=ReplicaState.IN_SYNC if end >= note.master_end else ReplicaState.CATCHING_UP,
+            reason="",
+            physical_end=end,
+            newest_ms=newest_ms or note.newest_ms,
+            received_bytes=note.received_bytes + received_bytes,
+        )
+        if received_bytes:
+            self._news.tell()
+
+    def _look_again(self) -> None:
+        if self._note.state not in (ReplicaState.IN_SYNC, ReplicaState.CATCHING_UP):
+            return  # the next connection looks
+        try:
+            facts = self._settings.look()
+        except (ReplicationError, OSError) as error:
+            self.tell(lacks=f"news of topics and groups: {error}")
+            return
+        if facts is not None:
+            self.tell(lacks="")
+            self._note_facts(facts)
+
+    def _tell(self) -> None:
+        with suppress(OSError):  # a full disk: the note gets old
+            self._write_note(durably=False)
+
+    def _write_note(self, *, durably: bool) -> None:
+        self.tell(noted_ms=self.store.config.clock())
+        write_replica_note(self._layout.replica_note, self._note, self.store.config.disk, durably=durably)
+
+    def _thread_failed(self, error: Exception) -> None:
+        self.tell(lacks=f"a thread of the replica ended: {error!r}")
+
+
+class _Session:
+    """One connection. Thread safety: one caller."""
+
+    def __init__(self, connection: socket.socket, replica: _Replica, log_begin: int) -> None:
+        """The master's log begins at the physical offset `log_begin`; 0: so it does, or that is not known."""
+        self._connection = connection
+        self._replica = replica
+        self._receiver = receiver = replica.receiver
+        self._options = replica.options
+        self._peer = replica.peer
+        self._decoder = FrameDecoder(self._peer)
+        self._has_log = receiver.end > 0
+        if self._has_log:
+            log_begin = max(log_begin, replica.store.log_begin, receiver.end - OVERLAP_BYTES)
+        self._begin = log_begin or 1  # 0 asks for the newest file
+        self._next = self._begin
+        """Physical offset at which the next frame has to begin."""
+        own_end = receiver.end if self._has_log else log_begin
+        self._assembly = RecordAssembly(self._peer, own_end, replica.store.sizes.commit_log_bytes)
+        if own_end < self._begin:
+            self._assembly.add(own_end, b"\0")  # the first byte of a log is that of a record's size
+        self._is_compared = False
+        """Whether the master has the copy's newest bytes."""
+        self._began_at = self._heard_at = self._reported_at = time.monotonic()
+
+    def run(self, stopping: threading.Event) -> None:
+        """Receive until `stopping`. ReplicationError, StoreFullError, FlushFailedError, OSError."""
+        self._receiver.dispatch()
+        self._report(self._begin)
+        while not stopping.is_set():
+            data, is_open = self._receive()
+            if data:
+                self._heard_at = time.monotonic()
+                self._take(self._decoder.feed(data))
+            if not is_open:
+                raise ConnectionEndedError(self._peer, "it closed it")
+            self._look_at_clock()
+
+    def _look_at_clock(self) -> None:
+        now, silence = time.monotonic(), self._options.silence_seconds
+        self._replica.require_no_gap()
+        if now - self._heard_at >= silence:
+            raise ConnectionEndedError(self._peer, f"it was silent for {silence:g} s")
+        if not self._is_compared and now - self._began_at >= silence:
+            raise ConnectionEndedError(self._peer, f"in {silence:g} s it sent nothing from {self._begin} on")
+        if now - self._reported_at >= self._options.heartbeat_seconds:
+            self._report(self._receiver.end if self._is_compared else self._begin)
+
+    def _receive(self) -> tuple[bytes, bool]:
+        """What has come, at most about GROUP_BYTES, and whether more may come; waits for the first byte up to
+        TICK_SECONDS. OSError."""
+        connection, parts, size = self._connection, list[bytes](), 0
+        connection.settimeout(TICK_SECONDS)
+        while size < GROUP_BYTES:
+            try:
+                data = connection.recv(RECEIVE_BYTES)
+            except (TimeoutError, BlockingIOError):
+                break
+            if not data:
+                return b"".join(parts), False
+            parts.append(data)
+            size += len(data)
+            connection.settimeout(0)
+        return b"".join(parts), True
+
+    def _take(self, frames: list[Frame]) -> None:
+        """Compare, store and acknowledge what frames bring."""
+        received = newest_ms = 0
+        for frame in frames:
+            if frame.physical_offset != self._next:
+                raise ProtocolError(self._peer, f"a frame begins at {frame.physical_offset}, not at {self._next}")
+            self._next = frame.end
+            received += len(frame.data)
+            self._add(frame)
+        for piece in self._assembly.take():
+            self._receiver.append(piece.data, piece.physical_offset, piece.store_time_ms)
+            newest_ms = piece.store_time_ms or newest_ms
+        self._replica.note_master(self._next)
+        if received:
+            self._replica.store.wait_durable(self._receiver.end)
+        self._replica.note_group(received, newest_ms)
+        if self._is_compared and received:
+            self._report(self._receiver.end)
+
+    def _add(self, frame: Frame) -> None:
+        """Compare the part of a frame that the copy has; the rest is new. MasterRefusedError: they differ."""
+        start, end = frame.physical_offset, self._assembly.end
+        known = min(max(end - start, 0), len(frame.data)) if self._has_log else 0
+        if known and self._receiver.bytes_at(start, known) != frame.data[:known]:
+            self._replica.note_difference(f"its log has other bytes from {start} to {start + known}: they diverged")
+        if frame.end >= end and not self._is_compared:
+            self._is_compared = True
+            self._replica.forget_difference()
+        if len(frame.data) > known:
+            self._assembly.add(start + known, frame.data[known:])
+
+    def _report(self, physical_offset: int) -> None:
+        self._connection.settimeout(self._options.silence_seconds)
+        self._connection.sendall(encode_report(physical_offset))
+        self._reported_at = time.monotonic()
+
+
+class _Settings:
+    """The master's settings, which its log does not contain, as files below config/. Thread safety: any thread."""
+
+    def __init__(self, layout: StoreLayout, remoting: Address | None, disk: Disk) -> None:
+        self._remoting = remoting
+        self._disk = disk
+        self._lock = threading.Lock()
+        self._files = {
+            Request.GET_ALL_TOPIC_CONFIG: layout.topics,
+            Request.GET_ALL_CONSUMER_OFFSET: layout.consumer_offsets,
+            Request.GET_ALL_DELAY_OFFSET: layout.config / "delayOffset.json",
+            Request.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: layout.config / "subscriptionGroup.json",
+        }
+
+    def look(self) -> BrokerFacts | None:
+        """Ask the master about itself, and write the settings that have changed; None: it has no remoting.
+        RemotingError, ProtocolError, OSError."""
+        if self._remoting is None:
+            return None
+        with self._lock, RemotingClient(self._remoting) as client:
+            facts = client.facts()
+            for request, path in self._files.items():
+                self._keep(path, client.call(request))
+        return facts
+
+    def _keep(self, path: Path, text: bytes) -> None:
+        try:
+            parse_config(text.decode())
+        except ValueError as error:
+            raise ProtocolError(str(self._remoting), f"its {path.name} can't be understood: {error}") from error
+        try:
+            known = read_file(path, MOST_BYTES)
+        except (FileNotFoundError, ValueError):
+            known = b""
+        if known != text:
+            replace_config(path, [text], self._disk)

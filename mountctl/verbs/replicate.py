@@ -1,0 +1,88 @@
+"""mountctl replicate: keeps a store a live copy of a remote broker's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import click
+
+from engine import ReplicaOptions, StoreConfig, begin_again, parse_address, replicate
+from mountctl.daemon import tell_systemd
+from mountctl.errors import CommandError
+from mountctl.log_file import log_to_stderr
+from mountctl.options import StoreSettings, takes_settings
+from mountctl.output import visible
+from mountctl.places import require_here
+from mountctl.process import raise_open_files, set_up_allocator
+
+HA_PORT = 10_912
+"""haListenPort's default."""
+MASTER = "haMasterAddress"
+_INTERVALS = {"haSendHeartbeatInterval": "heartbeat_seconds", "haHousekeepingInterval": "silence_seconds"}
+"""The field of ReplicaOptions that each option sets, in ms."""
+
+
+@click.command("replicate", short_help="Keep a live copy of a remote broker.")
+@click.argument("places", metavar="[HOST[:PORT]] STORE", nargs=-1, required=True)
+@click.option("--remoting", metavar="HOST:PORT", help="The broker's listenPort; else its replication's port less 1.")
+@click.option("--begin-again", "is_begun_again", is_flag=True, help="Set the old copy aside, and make a new one.")
+@partial(takes_settings, own=frozenset((MASTER, *_INTERVALS)))
+def command(places: tuple[str, ...], remoting: str | None, is_begun_again: bool, settings: StoreSettings) -> None:
+    """Keep STORE a copy of the broker at HOST (haListenPort, 10912), as it grows. Runs until SIGTERM or SIGINT.
+
+    An empty or missing STORE is made, with the broker's sizes. `mountctl mount --follow STORE` shows it meanwhile. What
+    is acknowledged to the broker is on this disk. --remoting none does without topics and groups.
+
+    \b
+    Examples:
+      mountctl replicate broker-a.example /srv/copy
+      mountctl replicate broker-a.example:10912 --remoting broker-a.example:10911 /srv/copy
+    """
+    known = {**settings.broker, **settings.options}
+    if len(places) > 2 or (len(places) == 1 and MASTER not in known):
+        raise CommandError("give the broker's HOST and the STORE of the copy", "", os.EX_USAGE)
+    store = Path(places[-1])
+    require_here(store)
+    settings.require_store(store)
+    options = _options(places[0] if len(places) == 2 else known[MASTER], remoting, known)
+    others = {name: value for name, value in settings.options.items() if name not in (MASTER, *_INTERVALS)}
+    config = replace(settings, options=others).applied_to(StoreConfig())
+    raise_open_files()
+    set_up_allocator()
+    log_to_stderr()
+    if is_begun_again:
+        for sentence in begin_again(store, config):
+            click.echo(visible(sentence))
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    replicate(store, options, config, stopping, started=lambda: _ready(store, options))
+
+
+def _options(master: str, remoting: str | None, known: dict[str, str]) -> ReplicaOptions:
+    """OptionError, CommandError."""
+    address = parse_address(master, HA_PORT, "HOST")
+    if remoting == "none":
+        asked = None
+    elif remoting is not None:
+        asked = parse_address(remoting, address.port - 1, "--remoting")
+    else:
+        asked = address._replace(port=address.port - 1)
+    seconds = {field: _seconds(name, known[name]) for name, field in _INTERVALS.items() if name in known}
+    return ReplicaOptions(address, asked, **seconds)
+
+
+def _seconds(name: str, text: str) -> float:
+    if not text.strip().isdecimal() or not 0 < int(text) <= 3_600_000:
+        raise CommandError(f"option {name}: {text!r} is no interval", "give milliseconds, like 5000", os.EX_USAGE)
+    return int(text) / 1000
+
+
+def _ready(store: Path, options: ReplicaOptions) -> None:
+    click.echo(visible(f"{store} is a replica of {options.master} (process {os.getpid()})"))
+    tell_systemd("READY=1")

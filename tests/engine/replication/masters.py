@@ -1,0 +1,148 @@
+"""A master that a script plays: it serves the log of a store byte for byte, and can be told to misbehave."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from engine import MessageStore
+from engine.replication.address import Address
+from engine.replication.remoting import CommandDecoder
+from engine.replication.replica import ReplicaOptions
+from engine.replication.wire import ReportDecoder, encode_frame_header
+
+SETTINGS_FILES = {
+    21: "topics.json",
+    43: "consumerOffset.json",
+    45: "delayOffset.json",
+    201: "subscriptionGroup.json",
+}
+
+
+class ScriptedMaster:
+    """Serves `store` on two ports of the loopback. Thread safety: any thread may change its fields."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self.store = store
+        self.folder = Path(store.path)
+        self.frame_bytes = 1_000
+        self.tamper: Callable[[int, bytes], bytes] = lambda physical_offset, frame: frame
+        """Changes a frame, header included, on its way."""
+        self.settings = {
+            "brokerName": "broker-a",
+            "brokerClusterName": "cluster",
+            "mappedFileSizeCommitLog": str(store.sizes.commit_log_bytes),
+            "mappedFileSizeConsumeQueue": str(store.sizes.consume_queue_bytes),
+            "maxHashSlotNum": str(store.sizes.index_slots),
+            "maxIndexNum": str(store.sizes.index_entries),
+        }
+        self.told_end: int | None = None
+        """The log's end that it tells; None: the true one."""
+        self.begin = 0
+        self.reports: list[int] = []
+        self.requests: list[int] = []
+        """The first report of each connection."""
+        self.closing = threading.Event()
+        self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        master, remoting = (Address(*one.getsockname()) for one in self._listeners)
+        self.options = ReplicaOptions(master, remoting, heartbeat_seconds=0.2, silence_seconds=5)
+        self._connections: list[socket.socket] = []
+        for listener, serve in zip(self._listeners, (self._serve_log, self._answer), strict=True):
+            threading.Thread(target=self._accept, args=(listener, serve), daemon=True).start()
+
+    def log_bytes(self, start: int, most: int) -> bytes:
+        """Bytes of the log from `start` on, of one file."""
+        file_bytes, end = self.store.sizes.commit_log_bytes, self.store.physical_end
+        file_start = start - start % file_bytes
+        size = min(most, end - start, file_start + file_bytes - start)
+        if size <= 0 or start < self.begin:
+            return b""
+        with (self.folder / "commitlog" / f"{file_start:020d}").open("rb") as file:
+            file.seek(start - file_start)
+            return file.read(size)
+
+    def hang_up(self) -> None:
+        """Close all connections."""
+        connections, self._connections = self._connections, []
+        for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.closing.set()
+        for listener in self._listeners:
+            listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+        self.hang_up()
+
+    def _accept(self, listener: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                self._connections.append(connection)
+                threading.Thread(target=self._served, args=(connection, serve), daemon=True).start()
+
+    def _served(self, connection: socket.socket, serve: Callable[[socket.socket], None]) -> None:
+        with connection, suppress(OSError):
+            serve(connection)
+
+    def _serve_log(self, connection: socket.socket) -> None:
+        decoder, position = ReportDecoder("replica"), -1
+        connection.settimeout(0.02)
+        while not self.closing.is_set():
+            try:
+                data = connection.recv(4_096)
+                if not data:
+                    return
+                reports = decoder.feed(data)
+                if position < 0 and reports:
+                    position = reports[0]
+                    self.requests.append(position)
+                self.reports += reports
+            except TimeoutError:
+                if position >= 0:
+                    connection.sendall(encode_frame_header(position, 0))
+            connection.settimeout(5)
+            while position >= 0 and (sent := self.log_bytes(position, self.frame_bytes)):
+                frame = encode_frame_header(position, len(sent)) + sent
+                connection.sendall(self.tamper(position, frame))
+                position += len(sent)
+            connection.settimeout(0.02)
+
+    def _answer(self, connection: socket.socket) -> None:
+        decoder = CommandDecoder("replica")
+        while data := connection.recv(4_096):
+            for request in decoder.feed(data):
+                connection.sendall(request.answer(self._body(request.code)).encode())
+
+    def _body(self, code: int) -> bytes:
+        if code == 26:
+            return "".join(f"{name}={value}\n" for name, value in self.settings.items()).encode()
+        if code == 28:
+            end = self.store.physical_end if self.told_end is None else self.told_end
+            figures = {"commitLogMinOffset": str(self.begin), "commitLogMaxOffset": str(end)}
+            return json.dumps({"table": figures}).encode()
+        path = self.folder / "config" / SETTINGS_FILES[code]
+        return path.read_bytes() if path.exists() else b"{}"
+
+
+@contextmanager
+def serving(store: MessageStore) -> Iterator[ScriptedMaster]:
+    """A master of `store`."""
+    with ExitStack() as stack:
+        master = ScriptedMaster(store)
+        stack.callback(master.close)
+        yield master
+
+
+def eventually(is_so: Callable[[], bool], seconds: float = 30) -> None:
+    """Return once `is_so` is true. AssertionError: it was not in time."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)

@@ -1,0 +1,289 @@
+"""docs/replication.md, 1: a live copy of a broker, at the command line; the broker is a script's."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from engine import Message, MessageStore, OpenMode, StoreConfig
+from tests.engine.replication.masters import ScriptedMaster
+from tests.engine.replication.test_replica import bytes_below, content, log_of, publish, require_equal
+from tests.engine.replication.test_replica import master as master
+from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, mountctl, succeed
+
+
+def words_of(master: ScriptedMaster, copy: Path, *more: str) -> list[str]:
+    assert master.options.remoting is not None
+    return ["replicate", str(master.options.master), "--remoting", str(master.options.remoting), *more, str(copy)]
+
+
+@contextmanager
+def replica(master: ScriptedMaster, copy: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """A replica's process, which has the master's log at the beginning, and ends by SIGTERM."""
+    words = [sys.executable, "-m", "mountctl", *words_of(master, copy, *more)]
+    master.reports.clear()
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            wait_for_copy(master)
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=DEADLINE_SECONDS)
+
+
+def wait_for_copy(master: ScriptedMaster) -> None:
+    eventually(lambda: master.store.physical_end in master.reports[-3:], "an acknowledgement of all of the log")
+
+
+def make(master: ScriptedMaster, copy: Path) -> None:
+    with replica(master, copy):
+        pass
+
+
+def replica_of(place: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads(succeed("status", place, "--json"))["replica"]
+    return found
+
+
+def test_equal(master: ScriptedMaster, site: Site) -> None:
+    """1.1 A copy has the master's log byte for byte, and every message and key of it; a mount that follows it shows
+    messages as they come."""
+    publish(master.store, 300)
+    with replica(master, site.store):
+        site.mounted("--follow")
+        publish(master.store, 50, "later")
+        newest = sum(1 for one in content(master.store) if one[0] == "topic-1")
+        shown = site.mountpoint / "topic-1"
+        eventually(lambda: sum(len(list(one.glob("[0-9]*"))) for one in shown.glob("[0-9]")) == newest, "messages")
+    require_equal(master, site.store)
+
+
+def test_acknowledged(master: ScriptedMaster, site: Site) -> None:
+    """1.2 What is acknowledged to the master is on this disk, whole, and the checksums of its bodies are right."""
+    publish(master.store, 100)
+    with replica(master, site.store) as process:
+        process.kill()
+    end = max(master.reports)
+    assert log_of(site.store, end) == log_of(master.folder, end)
+    with MessageStore.open(site.store, StoreConfig(mode=OpenMode.READ_ONLY)) as store:
+        assert content(store) == [one for one in content(master.store) if one[-1] < end]
+    make(master, site.store)
+
+
+def test_begin(master: ScriptedMaster, site: Site) -> None:
+    """1.3 A new copy begins with the oldest file of the master's log; each further connection begins 64 KiB before the
+    copy's end, and compares what comes with what is there."""
+    publish(master.store, 600)
+    master.begin = 64 << 10
+    make(master, site.store)
+    end = master.store.physical_end
+    make(master, site.store)
+    assert master.requests == [master.begin, end - (64 << 10)]
+
+
+def test_settings(master: ScriptedMaster, site: Site, tmp_path: Path) -> None:
+    """1.4 Topics, group offsets, subscription groups and delay offsets are in `config/` as the master has them, and are
+    asked for every 5 s. With `--remoting none` they are not: status says so, the size of files comes from `-o
+    mappedFileSizeCommitLog`, and the log has to begin at 0."""
+    publish(master.store, 20)
+    master.store.commit_offset("group", "topic-0", 0, 2)
+    (master.folder / "config/subscriptionGroup.json").write_text('{"subscriptionGroupTable":{}}')
+    (master.folder / "config/delayOffset.json").write_text('{"offsetTable":{3:7}}')
+    with replica(master, site.store):
+        master.store.create_topic("later", 2)
+        later = site.store / "config/topics.json"
+        eventually(lambda: "later" in later.read_text(), "a new topic")
+    for name in ("topics", "consumerOffset", "subscriptionGroup", "delayOffset"):
+        text = (site.store / f"config/{name}.json").read_bytes()
+        assert text == (master.folder / f"config/{name}.json").read_bytes()
+    bare = tmp_path / "bare"
+    words = [sys.executable, "-m", "mountctl", "replicate", str(master.options.master), "--remoting", "none", str(bare)]
+    master.reports.clear()
+    with subprocess.Popen([*words, "-o", "mappedFileSizeCommitLog=64K"], stdout=subprocess.PIPE) as process:
+        wait_for_copy(master)
+        process.terminate()
+    assert "topics and groups" in str(replica_of(bare)["lacks"])
+    assert log_of(bare, master.store.physical_end) == log_of(master.folder, master.store.physical_end)
+
+
+def test_refused(master: ScriptedMaster, site: Site) -> None:
+    """1.5 A master whose log does not continue the copy is refused by name, and the process ends with 65: a log that
+    diverged, is shorter, begins behind the copy's end, or has files of another size; another broker; a broker with a
+    controller. The copy is as it was."""
+    publish(master.store, 50)
+    make(master, site.store)
+    before, true_bytes, settings = bytes_below(site.store), master.log_bytes, dict(master.settings)
+
+    def is_refused(what: str) -> None:
+        done = mountctl(*words_of(master, site.store))
+        assert (done.returncode, what in done.stderr) == (65, True), done.stderr
+        assert bytes_below(site.store) == before
+        master.settings, master.told_end, master.begin = dict(settings), None, 0
+
+    master.told_end = 100
+    is_refused("it was cut, or made anew")
+    for name, value in {
+        "mappedFileSizeCommitLog": "131072",
+        "brokerName": "broker-b",
+        "enableControllerMode": "true",
+    }.items():
+        master.settings[name] = value
+        is_refused(value.replace("true", "controller").replace("131072", "131,072"))
+    publish(master.store, 400)
+    master.begin = 64 << 10
+    is_refused("a gap")
+    master.log_bytes = lambda start, most: bytes(len(true_bytes(start, most)))  # type: ignore[method-assign]
+    is_refused("they diverged")
+
+
+def test_broken(master: ScriptedMaster, site: Site) -> None:
+    """1.6 Bytes that are no frame, or no whole record with a right body, end the connection; none of them reaches the
+    copy, and the next connection begins anew."""
+    publish(master.store, 50)
+    changed: list[int] = []
+
+    def tamper(physical_offset: int, frame: bytes) -> bytes:
+        if len(changed) == 4 or physical_offset > 1:
+            return frame
+        spot = (3, 8, 12 + 88, 12 + 4)[len(changed)]  # its offset, its size, a record's body, a record's magic
+        changed.append(spot)
+        return frame[:spot] + bytes([frame[spot] ^ 0x40]) + frame[spot + 1 :]
+
+    master.tamper = tamper
+    make(master, site.store)
+    assert len(master.requests) == 5
+    require_equal(master, site.store)
+
+
+def test_killed(master: ScriptedMaster, site: Site) -> None:
+    """1.7 A replica that was killed goes on, with no message lost or mixed. After a power cut, what is damaged behind
+    the last flush is cut, with a copy in `fsstore/damaged`, and fetched again."""
+    publish(master.store, 40)
+    for turn in range(3):
+        with replica(master, site.store) as process:
+            publish(master.store, 40, f"turn{turn}")
+            process.kill()
+    newest = max(one[-1] for one in content(master.store))
+    with replica(master, site.store) as process:
+        publish(master.store, 40, "last")
+        wait_for_copy(master)
+        process.kill()
+    torn = min(one[-1] for one in content(master.store) if one[-1] > newest + 3_000)
+    file = max(one for one in (site.store / "commitlog").iterdir() if int(one.name) <= torn)
+    with file.open("r+b") as stream:
+        stream.seek((torn - int(file.name) + 600) // 512 * 512)
+        stream.write(bytes(512))
+    make(master, site.store)
+    require_equal(master, site.store)
+    assert any((site.store / "fsstore/damaged").rglob("*"))
+
+
+def test_full(master: ScriptedMaster, site: Site, tmp_path: Path) -> None:
+    """1.8 A full disk stops the copy, and it goes on when there is room."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=True)
+    try:
+        copy, ballast = disk / "copy", disk / "ballast"
+        publish(master.store, 100)
+        make(master, copy)
+        subprocess.run(["dd", "if=/dev/zero", f"of={ballast}", "bs=4k"], check=False, capture_output=True)
+        words = [sys.executable, "-m", "mountctl", *words_of(master, copy)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            publish(master.store, 600, "later")
+            while "no space" not in (line := process.stderr.readline()):
+                assert line
+            ballast.unlink()
+            wait_for_copy(master)
+            process.terminate()
+            process.communicate(timeout=DEADLINE_SECONDS)
+        require_equal(master, copy)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_written_by_its_replication(master: ScriptedMaster, site: Site) -> None:
+    """1.9 A replica is written by its replication alone; any other writer is refused until `mountctl promote`, which is
+    refused while the replication runs."""
+    publish(master.store, 20)
+    with replica(master, site.store):
+        done = mountctl("promote", site.store)
+        assert (done.returncode, "is open in process" in done.stderr) == (75, True)
+    for done in (mountctl("put", site.store, "topic-0", "x"), site.mount()):
+        assert (done.returncode, "mountctl promote" in done.stderr) == (77, True), done.stderr
+    succeed("promote", site.store)
+    succeed("put", site.store, "topic-0", "x")
+
+
+def test_promoted(master: ScriptedMaster, site: Site) -> None:
+    """1.10 A promoted replica is a store to write, with its master's sizes of files: for a mount, or for a broker with
+    the master's `broker.conf`."""
+    publish(master.store, 60)
+    make(master, site.store)
+    succeed("promote", site.store)
+    with MessageStore.open(site.store) as store:
+        assert content(store) == content(master.store)
+        assert store.sizes == master.store.sizes
+    site.mounted()
+    (site.mountpoint / "topic-0/0/append").write_bytes(b"own\n")
+    assert (site.mountpoint / "topic-0/0.log").read_bytes().endswith(b"own\n")
+
+
+def test_begun_again(master: ScriptedMaster, site: Site) -> None:
+    """1.11 `mountctl replicate --begin-again` sets the old copy aside in `fsstore/damaged`, and makes a new one;
+    nothing is deleted."""
+    publish(master.store, 30)
+    make(master, site.store)
+    before = {Path(name).relative_to(site.store): data for name, data in bytes_below(site.store).items()}
+    master.settings["brokerName"] = "broker-b"
+    master.reports.clear()
+    with replica(master, site.store, "--begin-again"):
+        pass
+    require_equal(master, site.store)
+    kept = site.store / "fsstore/damaged"
+    assert {Path(name).relative_to(kept): data for name, data in bytes_below(kept).items()} == before
+
+
+def test_told(master: ScriptedMaster, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """1.12 `mountctl status STORE`, `@store/status.json` and the metrics of a mount that follows have master, state,
+    reason and lag, noted each second; "not running" 10 s after the last note."""
+    publish(master.store, 30)
+    with replica(master, site.store) as process:
+        site.mounted("--follow")
+        eventually(lambda: replica_of(site.store)["state"] == "in sync", "a note")
+        assert f"copy       of {master.options.master}, in sync" in succeed("status", site.mountpoint)
+        assert json.loads((site.mountpoint / "@store/status.json").read_bytes())["replica"]["lag_bytes"] == 0
+        assert "fsstore_copy_lag_bytes 0" in (site.mountpoint / "@store/metrics").read_text()
+        process.kill()
+    note = site.store / "fsstore/replica.json"
+    assert replica_of(site.store)["is_running"]
+    note.write_text(note.read_text().replace('"noted_ms":1', '"noted_ms":'))
+    assert "not running since" in succeed("status", site.store)
+    master.told_end = 100
+    assert mountctl(*words_of(master, site.store)).returncode == 65
+    assert "not running since" in (said := succeed("status", site.store))
+    assert "(refused: the master's log ends at 100" in said
+
+
+def test_woken(master: ScriptedMaster, site: Site) -> None:
+    """1.13 A mount that follows a replica of its host is woken by it: messages show without the wait for
+    `follow_interval_ms`."""
+    publish(master.store, 10)
+    with replica(master, site.store):
+        site.mounted("--follow", "-o", "follow_interval_ms=600000")
+        stream = site.mountpoint / "topic-1/1.log"
+        for turn in range(3):
+            before = stream.stat().st_size
+            master.store.put(Message("topic-1", f"turn {turn}".encode()), 1)
+            began = time.monotonic()
+            eventually(lambda before=before: stream.stat().st_size > before, "the message")  # type: ignore[misc]
+            assert time.monotonic() - began < 10
