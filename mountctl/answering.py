@@ -27,6 +27,7 @@ from mountctl.selection import (
     messages_in,
     narrowed,
     parse_target,
+    parse_where,
     ranges_of,
     topics_named,
 )
@@ -55,7 +56,7 @@ def _status(place: Place, request: Request) -> Iterator[Frame]:
 def _messages(place: Place, request: Request) -> Iterator[Frame]:
     """Rows in the order of the log, or the numbers of those that a search finds."""
     wanted = [parse_target(text) for text in request.targets]
-    selection = Selection(request.start, request.end, request.tags, request.key)
+    selection = Selection(request.start, request.end, request.tags, request.key, parse_where(request.where))
     paths = [target.plain_path for target in wanted]
     with reading(place, StoreSettings(), "cat", paths, following=request.follow) as store:
         store.left_out.tell = tell_damaged if request.follow else None

@@ -1,6 +1,6 @@
 """What `mountctl` and `mountctl remote` on another host say to each other: a request, then frames, each a line of JSON.
 
-    request    {"protocol": 1, "version": "0.1.0", "place": "/mnt/mq", "kind": "rows", "targets": ["orders"], ...}
+    request    {"protocol": 2, "version": "0.1.0", "place": "/mnt/mq", "kind": "rows", "targets": ["orders"], ...}
     frames     Hello, then Missing where topics are asked for, then the rows, counts, topics or status, then End;
                Refused ends them, too. While a store is followed, Following comes after each group of rows
 
@@ -20,7 +20,7 @@ import msgspec
 from mountctl.client import MessageRow, Topic
 from mountctl.errors import CommandError
 
-PROTOCOL = 1
+PROTOCOL = 2
 LONGEST_BYTES = 256 << 20
 """Limit of one line; RocketMQ's largest body is far below."""
 SAME_VERSION = "install the same version on both hosts"
@@ -40,8 +40,9 @@ class Searched:
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a host is asked for. `kind` is rows, counts, topics or status. `start` and `end` are offsets, or times as
-    @EPOCH_MS. `count` is the most messages: of each queue with `by_queue`, of each topic in a search, else in all, the
-    newest ones. `ends` has the next offset of each queue where following goes on."""
+    @EPOCH_MS; times in `where` are epoch milliseconds. `count` is the most messages: of each queue with `by_queue`, of
+    each topic in a search, else in all, the newest ones. `ends` has the next offset of each queue where following goes
+    on."""
 
     kind: str
     place: str = ""
@@ -50,6 +51,7 @@ class Request:
     end: str | None = None
     tags: tuple[str, ...] = ()
     key: str | None = None
+    where: str | None = None
     count: int | None = None
     by_queue: bool = False
     follow: bool = False

@@ -94,7 +94,8 @@ def request(
 
     bounds = absolute(chosen.start), absolute(chosen.end)
     asker = version(DISTRIBUTION)
-    return Request(kind, "", tuple(targets), *bounds, chosen.tags, chosen.key, version=asker)
+    where = None if chosen.where is None else chosen.where.text
+    return Request(kind, "", tuple(targets), *bounds, chosen.tags, chosen.key, where, version=asker)
 
 
 class Host:

@@ -28,14 +28,13 @@ from engine import (
     TruncatedFileError,
     group_problem,
 )
+from fsstore.query.where import READ_TOGETHER, Where, blocks
 from fsstore.tree.status import status_of
 from fsstore.tree.xattrs import PREFIX, attributes_of
 from mountctl.client import Bodies, Labels, LeftOut, MessageRow, Placed, Queue, Topic, batches, whole_lines
 from mountctl.mount_client import MountClient
 from mountctl.output import progress
 from mountctl.process import raise_open_files
-
-READ_TOGETHER = 65_536
 
 
 @contextmanager
@@ -140,22 +139,16 @@ class LocalStore:
 
     def texts(self, topic: str, queue: int, start: int, end: int, part: str) -> Iterator[Bodies]:
         """As `bodies`, for one of PARTS: each row is one text, so a message may have several rows, or none."""
-        first = max(start, self.bounds(topic, queue).min_offset)
-        for begin in range(first, end, READ_TOGETHER):
-            until = min(begin + READ_TOGETHER, end)
-            blocks = self.store.blocks(topic, queue, begin, until - begin)
-            self._note_damaged(topic, queue, begin, until, blocks)
-            for block in blocks:
-                counts, texts = _texts(block, part)
-                yield Bodies(np.repeat(block.queue_offset, counts), np.full(len(texts), -1), texts)
+        self.store.refresh()
+        for block in blocks(self.store, topic, queue, start, end, self.left_out.noting(topic, queue)):
+            counts, texts = _texts(block, part)
+            yield Bodies(np.repeat(block.queue_offset, counts), np.full(len(texts), -1), texts)
 
-    def _note_damaged(self, topic: str, queue: int, begin: int, end: int, blocks: Sequence[Block]) -> None:
-        """Note the messages of [begin, end) that are missing in its blocks."""
-        if any(block.damaged for block in blocks):
-            bounds = self.bounds(topic, queue)
-            asked = np.arange(max(begin, bounds.min_offset), min(end, bounds.max_offset))
-            for offset in np.setdiff1d(asked, np.concatenate([block.queue_offset for block in blocks])).tolist():
-                self.left_out.note(topic, queue, offset)
+    def matching(self, topic: str, queue: int, start: int, end: int, where: Where) -> Iterator[int]:
+        """Queue offsets in [start, end) of the messages for which `where` is true, oldest first."""
+        self.store.refresh()
+        for offsets in where.matching(self.store, topic, queue, start, end, self.left_out.noting(topic, queue)):
+            yield from offsets.tolist()
 
     def with_key(self, topic: str, key: str) -> Iterator[MessageRow]:
         """Messages that carry exactly `key`, each once, by queue and offset, with their attributes."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
-from itertools import groupby, islice
+from itertools import groupby
 
 from mountctl.client import PARTS, Bodies, MessageRow
 from mountctl.local_store import LocalStore
 from mountctl.pattern import Needed, Pattern
-from mountctl.selection import Range, Selection, messages_in, messages_with_key
+from mountctl.selection import Range, Selection, messages_at, messages_in, messages_with_key
 
-READ_TOGETHER = 256
-FEW = 8
-"""Messages are read as a range if more than one in FEW is wanted."""
 SAMPLE = 8_192
 """Number of messages sampled to find the rarest of several texts."""
 
@@ -78,8 +75,14 @@ def matches(
         yield list(filter(search.takes, messages_with_key(store, ranges, selection)))
         return
     for chosen in ranges:
+        if selection.where is not None:
+            for message in filter(search.takes, messages_in(store, chosen, selection, attributes=True)):
+                yield [message]
+            continue
         if "body" not in search.parts and not search.invert:
-            for message in filter(selection.takes, _with_attributes(store, chosen, _with_part(store, chosen, search))):
+            for message in filter(
+                selection.takes, messages_at(store, chosen, _with_part(store, chosen, search), attributes=True)
+            ):
                 if search.takes(message):
                     yield [message]
             continue
@@ -90,7 +93,7 @@ def matches(
         found = _with_body(store, chosen, search)
         if attributes or selection.tags:
             offsets = (message.offset for some in found for message in some)
-            for message in filter(selection.takes, _with_attributes(store, chosen, offsets)):
+            for message in filter(selection.takes, messages_at(store, chosen, offsets, attributes=True)):
                 yield [message]
         else:
             yield from found
@@ -125,13 +128,3 @@ def _rarest(store: LocalStore, place: tuple[str, int, int], needed: list[Needed]
         return needed[0] if needed else None
     end = place[2] + SAMPLE
     return min(needed, key=lambda one: sum(map(len, store.bodies(*place, end, one.texts, one.any_case))))
-
-
-def _with_attributes(store: LocalStore, chosen: Range, offsets: Iterator[int]) -> Iterator[MessageRow]:
-    """Messages at the offsets, with their attributes; nearby ones are read together."""
-    while some := list(islice(offsets, READ_TOGETHER)):
-        spans = [some] if some[-1] - some[0] < len(some) * FEW else [[offset] for offset in some]
-        for span in spans:
-            count, wanted = span[-1] - span[0] + 1, set(span)
-            read = store.messages(chosen.topic, chosen.queue, span[0], count, attributes=True)
-            yield from (message for message in read if message.offset in wanted)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 import functools
 import heapq
+import itertools
 import os
 import re
 import time
@@ -23,31 +24,30 @@ from typing import Any, NoReturn
 
 import click
 
-from fsstore.tree.names import parse_time_ms
+from fsstore.query.expression import WhereError
+from fsstore.query.times import parse_moment_ms
+from fsstore.query.where import Where
 from mountctl.client import MessageRow, Queue, StoreClient, Topic
 from mountctl.errors import CommandError
 from mountctl.local_store import LocalStore
 from mountctl.output import visible
 
 _FIRST_STEP, _LARGEST_STEP = 64, 8192
-"""Batch sizes for reading backwards when a tag is selected."""
+"""Batch sizes for reading backwards when messages are left out."""
+READ_TOGETHER = 256
+FEW = 8
+"""Messages are read as a range if more than one in FEW is wanted."""
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 5.0
 """Interval of looking for new topics and queues."""
 
 _GLOB = re.compile(r"[*?\[]")
-_SPAN = re.compile(r"(\d+)(ms|[smhdw])")
-_BEFORE_NOW = re.compile(r"-((?:\d+(?:ms|[smhdw]))+)")
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
 def parse_time(text: str, now_ms: int | None = None) -> int:
     """Epoch milliseconds of a time on the command line. CommandError."""
-    if match := _BEFORE_NOW.fullmatch(text):
-        before_ms = sum(int(number) * _UNITS_MS[unit] for number, unit in re.findall(_SPAN, match[1]))
-        return max((time.time_ns() // 1_000_000 if now_ms is None else now_ms) - before_ms, 0)
-    time_ms = parse_time_ms(text.removeprefix("@").encode(errors="surrogateescape"))
+    time_ms = parse_moment_ms(text, now_ms)
     if time_ms is None:
         remedy = "give 2026-01-31T09:30, @EPOCH_MS, or a time before now like -1h or -15m"
         raise CommandError(f"invalid time {text!r}", remedy, os.EX_USAGE)
@@ -136,14 +136,20 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The selecting options: messages from `start` until before `end` (offsets, or times), with one of `tags` and with
-    `key`, where these are given."""
+    """The selecting options: messages from `start` until before `end` (offsets, or times), with one of `tags`, with
+    `key`, and for which `where` is true, where these are given."""
 
     start: str | None = None
     end: str | None = None
     tags: tuple[str, ...] = ()
     key: str | None = None
+    where: Where | None = None
     now_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether messages of a range may be left out, the key apart."""
+        return bool(self.tags) or self.where is not None
 
     def takes(self, message: MessageRow) -> bool:
         """Whether the message has one of the tags; it needs its attributes, if there are tags."""
@@ -166,18 +172,37 @@ class Selection:
         return int(text) if text.isdecimal() else store.offset_at(topic, queue, parse_time(text, self.now_ms))
 
 
+def parse_where(text: str | None) -> Where | None:
+    """The expression of --where; None for None. CommandError says where it is wrong."""
+    try:
+        return None if text is None else Where(text)
+    except WhereError as error:
+        raise CommandError(f"--where: {error}", "see docs/where.md", os.EX_USAGE) from None
+
+
+takes_where = click.option(
+    "--where",
+    metavar="EXPRESSION",
+    help="Only messages for which this is true: 'level = \"error\" and ms > 500'; fields of a JSON body, key, tag, "
+    "property.NAME, time, queue, offset, size.",
+)
+
+
 def takes_selection(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb --from, --until, --tag and --key; its function gets them as `selection`."""
+    """Give a verb --from, --until, --tag, --key and --where; its function gets them as `selection`."""
 
     @functools.wraps(command)
-    def with_selection(start: str | None, end: str | None, tags: tuple[str, ...], key: str | None, **rest: Any) -> Any:
-        selection = Selection(start, end, tags, key)
+    def with_selection(
+        start: str | None, end: str | None, tags: tuple[str, ...], key: str | None, where: str | None, **rest: Any
+    ) -> Any:
+        selection = Selection(start, end, tags, key, parse_where(where))
         for text in (start, end):
             if text is not None and not text.isdecimal():
                 parse_time(text, selection.now_ms)
         return command(selection=selection, **rest)
 
     for option in (
+        takes_where,
         click.option("--key", help="Only messages with exactly this key."),
         click.option("--tag", "tags", multiple=True, help="Only messages with this tag; with several, any of them."),
         click.option("--until", "end", metavar="OFFSET|TIME", help="End before this queue offset or time."),
@@ -205,10 +230,24 @@ def ranges_of(store: LocalStore, targets: Iterable[Target], selection: Selection
 
 
 def messages_in(store: LocalStore, chosen: Range, selection: Selection, attributes: bool) -> Iterator[MessageRow]:
-    """Messages of a range with the selected tags, oldest first; damaged ones are skipped. The key is not checked."""
+    """Messages of a range with the selected tags for which `where` is true, oldest first; damaged ones are skipped. The
+    key is not checked."""
+    attributes = attributes or bool(selection.tags)
+    if selection.where is not None:
+        offsets = store.matching(chosen.topic, chosen.queue, chosen.start, chosen.end, selection.where)
+        return filter(selection.takes, messages_at(store, chosen, offsets, attributes))
     count = max(chosen.end - chosen.start, 0)
-    found = store.messages(chosen.topic, chosen.queue, chosen.start, count, attributes or bool(selection.tags))
-    return filter(selection.takes, found)
+    return filter(selection.takes, store.messages(chosen.topic, chosen.queue, chosen.start, count, attributes))
+
+
+def messages_at(store: LocalStore, chosen: Range, offsets: Iterator[int], attributes: bool) -> Iterator[MessageRow]:
+    """Messages at offsets of a range, which ascend; nearby ones are read together."""
+    while some := list(itertools.islice(offsets, READ_TOGETHER)):
+        spans = [some] if some[-1] - some[0] < len(some) * FEW else [[offset] for offset in some]
+        for span in spans:
+            count, wanted = span[-1] - span[0] + 1, set(span)
+            read = store.messages(chosen.topic, chosen.queue, span[0], count, attributes)
+            yield from (message for message in read if message.offset in wanted)
 
 
 def messages_with_key(store: LocalStore, ranges: Iterable[Range], selection: Selection) -> list[MessageRow]:
@@ -220,7 +259,9 @@ def messages_with_key(store: LocalStore, ranges: Iterable[Range], selection: Sel
         for message in store.with_key(topic, selection.key):
             chosen = by_queue.get((topic, message.queue))
             if chosen and chosen.start <= message.offset < chosen.end and selection.takes(message):
-                found.append(message)
+                one = topic, message.queue, message.offset, message.offset + 1
+                if selection.where is None or list(store.matching(*one, selection.where)):
+                    found.append(message)
     return in_order(found)
 
 
@@ -232,7 +273,7 @@ def in_order(messages: Iterable[MessageRow]) -> list[MessageRow]:
 def newest(store: LocalStore, chosen: Range, selection: Selection, count: int, attributes: bool) -> list[MessageRow]:
     """The newest `count` selected messages of a range, oldest first, read backwards."""
     found: list[MessageRow] = []
-    end, step = chosen.end, count if not selection.tags else max(count, _FIRST_STEP)
+    end, step = chosen.end, count if not selection.leaves_out else max(count, _FIRST_STEP)
     while end > chosen.start and len(found) < count:
         start = max(chosen.start, end - step)
         part = Range(chosen.topic, chosen.queue, start, end)

@@ -162,6 +162,7 @@ MAY_IMPORT = {
         "jobs": {"interface", "parquet"},
         "fleet": {"parquet", "jobs"},
         "spark": {"parquet", "jobs", "fleet"},
+        "query": {"tree"},
         "serve": {"mount_table", "interface", "tree", "parquet", "fleet"},
         "open_handles": {"handover", "interface", "tree"},
         "core": {"accounts", "handover", "interface", "tree", "parquet", "open_handles"},

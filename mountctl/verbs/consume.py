@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import click
 
@@ -16,7 +16,17 @@ from mountctl.local_store import LocalStore
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import visible
 from mountctl.places import find
-from mountctl.selection import find_topic, narrowed, parse_target, parse_time
+from mountctl.selection import (
+    Range,
+    Selection,
+    find_topic,
+    messages_in,
+    narrowed,
+    parse_target,
+    parse_time,
+    parse_where,
+    takes_where,
+)
 from mountctl.showing import Printer, takes_format, tell_damaged
 
 POLL_SECONDS = 0.2
@@ -35,19 +45,20 @@ COMMIT_SECONDS = 0.5
 @click.option(
     "--from", "begin", default="first", metavar="first|last|TIME", show_default=True, help="Where a new group begins."
 )
+@takes_where
 @takes_format
 @takes_settings
 def command(
     place: str, target: str, program: tuple[str, ...], group: str, follow: bool, count: int | None, begin: str,
-    printer: Printer, settings: StoreSettings,
+    where: str | None, printer: Printer, settings: StoreSettings,
 ) -> int:  # fmt: skip
     """Print the messages that a consumer group has not consumed yet, or run COMMAND with the body of each on its
     standard input.
 
     A message is consumed when it is printed, or when COMMAND has ended with 0; after a failure or a kill it is
     delivered again. Several members of a group share the queues. A broker's clients of the group continue from the same
-    offsets. Damaged messages are skipped with a warning, and the exit code is then 3. COMMAND has MQ_TOPIC, MQ_QUEUE,
-    MQ_OFFSET, MQ_KEYS and MQ_TAGS in its environment.
+    offsets. Damaged messages are skipped with a warning, and the exit code is then 3. With --where the group passes
+    over the other messages for good. COMMAND has MQ_TOPIC, MQ_QUEUE, MQ_OFFSET, MQ_KEYS and MQ_TAGS in its environment.
 
     \b
     Examples:
@@ -57,7 +68,7 @@ def command(
     wanted = parse_target(target)
     if wanted.offset is not None:
         raise CommandError("a group goes on at its own offset, not at OFFSET", "name a topic or a queue", os.EX_USAGE)
-    attributes = printer.attributes or bool(program)
+    use = _Use(printer, program, count, Selection(where=parse_where(where)))
     start = begin if begin in ("first", "last") else parse_time(begin)
     try:
         consume = reading_and_writing(find(place), settings, "tail -n +1 -f", [wanted.plain_path])
@@ -66,7 +77,7 @@ def command(
             reader.left_out.tell = tell_damaged
             taken = _Taken(client, reader, group, topic, {queue.number for queue in narrowed(topic, wanted)}, start)
             try:
-                _consume(taken, reader, _Use(printer, program, count), follow, attributes)
+                _consume(taken, reader, use, follow)
             finally:
                 taken.release()
             return reader.left_out.exit_code()
@@ -147,8 +158,9 @@ class _Taken:
 class _Use:
     """Consumes messages: prints each, or runs the command with it."""
 
-    def __init__(self, printer: Printer, program: tuple[str, ...], count: int | None) -> None:
+    def __init__(self, printer: Printer, program: tuple[str, ...], count: int | None, selection: Selection) -> None:
         self._printer = printer
+        self._selection = selection
         self._program = program
         self._left = count
 
@@ -161,6 +173,10 @@ class _Use:
     def each_counts(self) -> bool:
         """Whether each message is committed at once, since its command must not run twice."""
         return bool(self._program)
+
+    def messages(self, reader: LocalStore, chosen: Range) -> Iterator[MessageRow]:
+        """The messages of a range that are to be used, oldest first."""
+        return messages_in(reader, chosen, self._selection, self._printer.attributes or self.each_counts)
 
     def use(self, message: MessageRow) -> None:
         """Consume a message. CommandError: the command failed."""
@@ -192,9 +208,9 @@ class _Use:
         self._printer.flush()
 
 
-def _consume(taken: _Taken, reader: LocalStore, use: _Use, follow: bool, attributes: bool) -> None:
+def _consume(taken: _Taken, reader: LocalStore, use: _Use, follow: bool) -> None:
     try:
-        _consume_all(taken, reader, use, follow, attributes)
+        _consume_all(taken, reader, use, follow)
     except KeyboardInterrupt:
         _commit(taken.held.values(), use)
         raise
@@ -207,20 +223,20 @@ def _commit(held: Iterable[_Held], use: _Use) -> None:
         one.commit()
 
 
-def _consume_all(taken: _Taken, reader: LocalStore, use: _Use, follow: bool, attributes: bool) -> None:
+def _consume_all(taken: _Taken, reader: LocalStore, use: _Use, follow: bool) -> None:
     while not use.is_over:
         taken.take()
         if not taken.held and not follow:
             reason = f"other members of the group consume every queue of {visible(taken.topic)}"
             raise CommandError(reason, "wait for them, or use --follow", os.EX_TEMPFAIL)
-        found = [_consume_some(taken, reader, queue, use, attributes) for queue in list(taken.held)]
+        found = [_consume_some(taken, reader, queue, use) for queue in list(taken.held)]
         if not any(found):
             if not follow:
                 return
             time.sleep(POLL_SECONDS)
 
 
-def _consume_some(taken: _Taken, reader: LocalStore, queue: int, use: _Use, attributes: bool) -> bool:
+def _consume_some(taken: _Taken, reader: LocalStore, queue: int, use: _Use) -> bool:
     """Consume the next messages of a queue; returns whether there were any."""
     held = taken.held[queue]
     bounds = reader.bounds(taken.topic, queue)
@@ -228,7 +244,7 @@ def _consume_some(taken: _Taken, reader: LocalStore, queue: int, use: _Use, attr
     end = min(begin + BATCH_MESSAGES, bounds.max_offset)
     if begin >= end or use.is_over:
         return False
-    for message in reader.messages(taken.topic, queue, begin, end - begin, attributes):
+    for message in use.messages(reader, Range(taken.topic, queue, begin, end)):
         use.use(message)
         held.had = message.offset + 1
         if use.each_counts:

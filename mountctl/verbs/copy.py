@@ -199,7 +199,7 @@ class _Job:
         if self.writer is not None and not self.redrive:
             self.queues = {topic.name: len(topic.queues) for topic in self.writer.topics()}
         ranges = self.plan.ranges
-        if self.pattern is None and self.selection.key is None and not self.selection.tags:
+        if self.pattern is None and self.selection.key is None and not self.selection.leaves_out:
             self._make_topics(chosen.topic for chosen in ranges if chosen.start < chosen.end)
         total = sum(max(chosen.end - chosen.start, 0) for chosen in ranges)
         if self.selection.key is not None:

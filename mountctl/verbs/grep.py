@@ -42,7 +42,7 @@ MATCH, PLACE, PLAIN = "\x1b[1;31m", "\x1b[35m", "\x1b[0m"
 @click.option("-o", "--only-matching", "only", is_flag=True, help="Print only the matches, one per line.")
 @click.option("-m", "--max-count", "most", type=click.IntRange(1), help="The most messages of each topic.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing, and end at the first match.")
-@click.option("-H", "--where", is_flag=True, help="Print TOPIC/QUEUE/OFFSET first; default for several topics.")
+@click.option("-H", "--with-place", is_flag=True, help="Print TOPIC/QUEUE/OFFSET first; default for several topics.")
 @click.option(
     "--in", "parts", multiple=True, type=click.Choice(["body", *PARTS]), help="The part to search; default: the body."
 )
@@ -52,7 +52,7 @@ MATCH, PLACE, PLAIN = "\x1b[1;31m", "\x1b[35m", "\x1b[0m"
 @partial(takes_settings, names=["--option"])
 def command(
     place: str, text: str | None, targets: tuple[str, ...], given: str | None, fixed: bool, any_case: bool,
-    invert: bool, counting: bool, listing: bool, only: bool, most: int | None, quiet: bool, where: bool,
+    invert: bool, counting: bool, listing: bool, only: bool, most: int | None, quiet: bool, with_place: bool,
     parts: tuple[str, ...], colour: str, selection: Selection, printer: Printer, settings: StoreSettings,
 ) -> int:  # fmt: skip
     """Print the messages of a store or mount that match PATTERN, a regular expression of Python's. Without TOPIC
@@ -85,21 +85,21 @@ def command(
         searched = Searched(pattern, fixed, any_case, invert, tuple(sorted(search.parts)))
         asked = request("counts" if counting or listing or quiet else "rows", topics or ["*"], selection, settings)
         asked = replace(asked, search=searched, count=1 if listing or quiet else most)
-        show = _Shower(search, printer, is_coloured, only, where or names_several(wanted))
+        show = _Shower(search, printer, is_coloured, only, with_place or names_several(wanted))
         return _of_hosts(places, asked, show, "" if quiet else "names" if listing else "counts")
     found = False
     paths = [target.plain_path for target in wanted]
     with reading(find(place), settings, f"grep -P {shlex.quote(pattern)}", paths) as store:
         ranges = ranges_of(store, wanted, selection) if topics or store.topics() else []
         by_topic = [(topic, list(own)) for topic, own in groupby(ranges, lambda chosen: chosen.topic)]
-        show = _Shower(search, printer, is_coloured, only, where or len(by_topic) > 1)
+        show = _Shower(search, printer, is_coloured, only, with_place or len(by_topic) > 1)
         for topic, own in by_topic:
             few = 1 if listing or quiet else most
             groups = at_most(matches(store, own, search, selection, printer.attributes), few)
             if counting:
                 count = sum(map(len, groups))
                 found |= count > 0
-                printer.raw(f"{topic}:{count}\n".encode() if show.where else b"%d\n" % count)
+                printer.raw(f"{topic}:{count}\n".encode() if show.with_place else b"%d\n" % count)
                 continue
             for group in groups:
                 found |= len(group) > 0
@@ -142,7 +142,7 @@ def _of_hosts(places: list[str], asked: Request, show: _Shower, how: str) -> int
                 return 0
             words = [
                 *([] if fleet.is_single else [host.name]),
-                *([count.topic] if show.where or how == "names" else []),
+                *([count.topic] if show.with_place or how == "names" else []),
             ]
             if how == "counts" or (how == "names" and count.messages):
                 words += [str(count.messages)] * (how == "counts")
@@ -160,11 +160,11 @@ class _Shower:
     printer: Printer
     is_coloured: bool
     only: bool
-    where: bool
+    with_place: bool
 
     def __call__(self, group: Group) -> None:
         """Print messages, or their matches."""
-        if isinstance(group, Found) and not (self.printer.formats or self.where or self.is_coloured or self.only):
+        if isinstance(group, Found) and not (self.printer.formats or self.with_place or self.is_coloured or self.only):
             self.printer.raw(group.bodies.lines(group.rows))
         else:
             for message in group:
@@ -174,7 +174,7 @@ class _Shower:
         if self.printer.formats:
             self.printer.line(message)
             return
-        place = f"{message.topic}/{message.queue}/{message.offset}" if self.where else ""
+        place = f"{message.topic}/{message.queue}/{message.offset}" if self.with_place else ""
         place = ":".join(filter(None, (message.broker, place)))
         if place and self.is_coloured:
             place = f"{PLACE}{visible(place)}{PLAIN}"

@@ -26,7 +26,7 @@ def command() -> int:
 
     \b
     Example:
-      mountctl remote <<< '{"protocol": 1, "kind": "topics", "place": "/mnt/mq"}'
+      mountctl remote <<< '{"protocol": 2, "kind": "topics", "place": "/mnt/mq"}'
     """
     line = sys.stdin.buffer.readline()
     threading.Thread(target=_end_with_the_reader, daemon=True).start()

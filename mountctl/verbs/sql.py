@@ -16,11 +16,13 @@ import click
 
 from fsstore.jobs.mount import bounds, files_between
 from fsstore.parquet.format import FIELDS, Type
+from fsstore.query.where import Where
+from fsstore.query.where_sql import rows_where
 from mountctl.connect import mounted_tree
 from mountctl.errors import DAMAGED, CommandError
 from mountctl.installation import missing
 from mountctl.output import plural, print_json_line, print_table
-from mountctl.selection import parse_time
+from mountctl.selection import parse_time, parse_where, takes_where
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, Statement
@@ -37,6 +39,13 @@ class Between(NamedTuple):
 
     from_ms: int | None
     until_ms: int | None
+
+
+class Rows(NamedTuple):
+    """The messages that the tables have: those between two times for which `where` is true."""
+
+    between: Between
+    where: Where | None
 
 
 _TYPES = {
@@ -56,6 +65,7 @@ _TYPES = {
 @click.argument("query", metavar="QUERY")
 @click.option("--from", "begin", metavar="TIME", help="Only messages stored at or after this time.")
 @click.option("--until", "end", metavar="TIME", help="Only messages stored before this time.")
+@takes_where
 @click.option("--csv", "as_csv", is_flag=True, help="Rows as CSV, with a header.")
 @click.option("--json", "as_json", is_flag=True, help="Rows as JSON, one per line.")
 @click.option(
@@ -66,22 +76,23 @@ _TYPES = {
 )
 @click.option("--unsafe", is_flag=True, help="Let QUERY read and write files and the network as you may.")
 def command(
-    place: str, query: str, begin: str | None, end: str | None, as_csv: bool, as_json: bool, output: Path | None,
-    unsafe: bool,
+    place: str, query: str, begin: str | None, end: str | None, where: str | None, as_csv: bool, as_json: bool,
+    output: Path | None, unsafe: bool,
 ) -> int:  # fmt: skip
     """Run QUERY, in DuckDB's SQL, on PLACE, a store or its mount. Each topic is a table; `messages` has all topics.
 
     The columns are those of @parquet; body is text (null if it is not UTF-8), bytes is the stored body, and json is
     the body if it is JSON: json->>'$.user'. Quote a name that is no word: "%DLQ%billing". With --from and --until files
-    of other times are not opened; a TIME is epoch milliseconds or ISO 8601. QUERY can't read other files, or use the
-    network, without --unsafe. Damaged messages are skipped; their count is then printed to standard error, and the
-    exit code is 3.
+    of other times are not opened; with --where the tables have only messages for which it is true. A TIME is epoch
+    milliseconds or ISO 8601. QUERY can't read other files, or use the network, without --unsafe. Damaged messages are
+    skipped; their count is then printed to standard error, and the exit code is 3.
 
     \b
     Examples:
       mountctl sql /mnt/mq 'select queue, count(*), max(store_time) from orders group by queue'
       mountctl sql /mnt/mq "select json->>'$.user' as user, count(*) from orders group by user" --csv
       mountctl sql /mnt/mq "from orders where tags = 'paid'" --output paid.parquet
+      mountctl sql /mnt/mq 'select count(*) from orders' --where 'level = "error" and ms > 500'
     """
     if as_csv + as_json + (output is not None) > 1:
         raise CommandError("--csv, --json and --output exclude each other", exit_code=os.EX_USAGE)
@@ -93,6 +104,7 @@ def command(
     except ImportError:
         raise missing("DuckDB", "sql") from None
     between = Between(*(None if text is None else parse_time(text) for text in (begin, end)))
+    rows = Rows(between, parse_where(where))
     with mounted_tree(place) as mountpoint, duckdb.connect() as connection:
         server = _status(mountpoint)["pid"]
         try:
@@ -105,9 +117,9 @@ def command(
             *first, last = statements
             files: set[str] = set()
             for statement in first:
-                files |= _make_views(connection, mountpoint, statement.query, between)
+                files |= make_views(connection, mountpoint, statement.query, rows)
                 _execute(connection, statement)
-            files |= _make_views(connection, mountpoint, last.query, between)
+            files |= make_views(connection, mountpoint, last.query, rows)
             if output is not None:
                 into = f"{_text(str(output.absolute()))} (use_tmp_file false)"  # the only file that may be written
                 _execute(connection, f"copy ({_bare(last.query)}\n) to {into}")
@@ -146,7 +158,7 @@ def _execute(connection: DuckDBPyConnection, statement: str | Statement) -> Duck
             raise
 
 
-def _make_views(connection: DuckDBPyConnection, mountpoint: Path, query: str, between: Between) -> set[str]:
+def make_views(connection: DuckDBPyConnection, mountpoint: Path, query: str, rows: Rows) -> set[str]:
     """Make a view of each topic that the query names; returns the files that they read."""
     there, found = bounds(str(mountpoint)), set[str]()
     by_lower_case = {topic.lower(): topic for topic in sorted(there, reverse=True)}
@@ -154,8 +166,10 @@ def _make_views(connection: DuckDBPyConnection, mountpoint: Path, query: str, be
         topic = name if name in there else by_lower_case.get(name.lower())
         if topic is not None or name.lower() == ALL:
             topics = [topic] if topic is not None else sorted(there)
-            files = [file for one in topics for file in files_between(str(mountpoint), one, *between)]
-            connection.execute(f"create view if not exists {_quoted(topic or ALL)} as {_select(files, between)}")
+            files = [file for one in topics for file in files_between(str(mountpoint), one, *rows.between)]
+            select = _select(files, rows.between)
+            select = select if rows.where is None else rows_where(rows.where.expression, select)
+            connection.execute(f"create view if not exists {_quoted(topic or ALL)} as {select}")
             found.update(files)
     return found
 

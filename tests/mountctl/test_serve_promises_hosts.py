@@ -247,7 +247,7 @@ def test_messages_are_printed_while_more_are_sent(site: Site) -> None:
     """6.9 Messages are printed while hosts send more: an answer is not held in memory, and a host waits when nothing
     reads."""
     row = '{"type":"Row","message":{"topic":"orders","queue":0,"offset":0,"body":"eA==","store_time_ms":0}}'
-    hello = '{"type":"Hello","version":"1","protocol":1}'
+    hello = '{"type":"Hello","version":"1","protocol":2}'
     site.hosts.install("endless", f"echo '{hello}'\nexec yes '{row}'")
     command = [sys.executable, "-m", "mountctl", "cat", "endless:/x", site.a, "orders"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=site.hosts.environment) as reading:

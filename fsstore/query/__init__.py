@@ -1,0 +1,1 @@
+"""Questions about messages: which ones (`where`), how many and when (`hist`), with which fields (`fields`)."""
