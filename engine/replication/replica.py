@@ -28,6 +28,7 @@ from engine.errors import (
     OptionError,
     ProtocolError,
     ReadError,
+    RemotingError,
     ReplicationError,
     StoreFullError,
 )
@@ -273,6 +274,7 @@ class _Replica:
 
     def _note_facts(self, facts: BrokerFacts) -> None:
         self._log_begin = facts.log_begin
+        self.tell(lacks=self._settings.refused)
         self.note_master(facts.log_end)
 
     def note_master(self, end: int) -> None:
@@ -301,7 +303,6 @@ class _Replica:
             self.tell(lacks=f"news of topics and groups: {error}")
             return
         if facts is not None:
-            self.tell(lacks="")
             self._note_facts(facts)
 
     def _tell(self) -> None:
@@ -425,6 +426,8 @@ class _Settings:
         self._remoting = remoting
         self._disk = disk
         self._lock = threading.Lock()
+        self.refused = ""
+        """What the master refused at the last look, as a sentence; empty: nothing."""
         self._files = {
             Request.GET_ALL_TOPIC_CONFIG: layout.topics,
             Request.GET_ALL_CONSUMER_OFFSET: layout.consumer_offsets,
@@ -433,14 +436,21 @@ class _Settings:
         }
 
     def look(self) -> BrokerFacts | None:
-        """Ask the master about itself, and write the settings that have changed; None: it has no remoting.
-        RemotingError, ProtocolError, OSError."""
+        """Ask the master about itself, and write the settings that have changed; None: it has no remoting. A master may
+        refuse some: see `refused`. RemotingError, ProtocolError, OSError."""
         if self._remoting is None:
             return None
+        refused = []
         with self._lock, RemotingClient(self._remoting) as client:
             facts = client.facts()
             for request, path in self._files.items():
-                self._keep(path, client.call(request))
+                try:
+                    text = client.call(request)
+                except RemotingError as error:
+                    refused.append(f"{path.name}: {error}")
+                else:
+                    self._keep(path, text)
+        self.refused = "; ".join(refused)
         return facts
 
     def _keep(self, path: Path, text: bytes) -> None:

@@ -123,9 +123,12 @@ def live_broker(
     driver.call("broker_stop")
 
 
-def start_broker(driver: Driver, path: Path, config: dict[str, Any], *, master: Broker | None = None) -> Broker:
-    """As `live_broker`; it runs until its driver stops it or ends."""
+def start_broker(
+    driver: Driver, path: Path, config: dict[str, Any], *, master: Broker | None = None, port: int | None = None
+) -> Broker:
+    """As `live_broker`; it runs until its driver stops it or ends. `port`: that of a broker before it."""
     names_port, broker_port = free_ports(2)
+    broker_port = broker_port if port is None else port
     if master is not None:
         names_port = int(master.names.rpartition(":")[2])
         config = {"brokerId": 1, "brokerRole": "SLAVE", **config}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.interop import (
     bytewise,
+    copying,
     defaults,
     feeding,
     follow,
@@ -68,6 +69,7 @@ SCENARIOS = (
         for number, kind in enumerate(kinds.KINDS)
     ),
     Scenario("a mount with a slave, both killed, and its consumers", "feeding", feeding.slave_and_consumers),
+    Scenario("a live copy of a broker, both killed, promoted", "feeding", copying.copied_broker),
     Scenario("followed: a broker that was killed, every key", "default", outliving.killed_broker),
     Scenario("followed: a topic deleted on an idle broker", "default", outliving.deleted_topic),
     Scenario("followed: a copied log without queues and index", "default", outliving.copied_log),

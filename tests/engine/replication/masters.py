@@ -44,6 +44,8 @@ class ScriptedMaster:
         self.told_end: int | None = None
         """The log's end that it tells; None: the true one."""
         self.begin = 0
+        self.refuses: set[int] = set()
+        """Codes of requests that it refuses."""
         self.reports: list[int] = []
         self.requests: list[int] = []
         """The first report of each connection."""
@@ -118,7 +120,9 @@ class ScriptedMaster:
         decoder = CommandDecoder("replica")
         while data := connection.recv(4_096):
             for request in decoder.feed(data):
-                connection.sendall(request.answer(self._body(request.code)).encode())
+                refused = request.code in self.refuses
+                answer = request.refusal(1, "not here") if refused else request.answer(self._body(request.code))
+                connection.sendall(answer.encode())
 
     def _body(self, code: int) -> bytes:
         if code == 26:

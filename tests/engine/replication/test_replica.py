@@ -221,6 +221,15 @@ def test_settings_are_fetched_again(master: ScriptedMaster, copy: Path, monkeypa
         eventually(lambda: "later" in (copy / "config/topics.json").read_text())
 
 
+def test_settings_that_a_master_refuses_are_named_and_its_log_comes(master: ScriptedMaster, copy: Path) -> None:
+    publish(master.store, 30)
+    master.refuses = {45}
+    note = bring_up_to_date(master, copy)
+    require_equal(master, copy)
+    assert "delayOffset.json" in note.lacks
+    assert (copy / "config/topics.json").exists()
+
+
 def test_the_note_has_the_state(master: ScriptedMaster, copy: Path) -> None:
     publish(master.store, 100)
     with replicating(copy, master.options) as running:
