@@ -420,8 +420,8 @@ cdef class Tally(Numbering):
 
     cdef inline int32_t add(self, Text text) noexcept nogil:
         """Count a text: its number; -1: too many differ."""
-        cdef int64_t code = self.number(text)
-        if not 0 <= code < MOST_TALLIED:
+        cdef uint64_t code = <uint64_t> self.number(text)  # unsigned, so that no compiler thinks of a negative index
+        if code >= MOST_TALLIED:
             return -1
         self.times[code] += 1
         return <int32_t> code
