@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench import (
+    broker_loss,
     engine_rows,
     flame,
     grep_rows,
@@ -44,8 +45,8 @@ ROWS = tuple(
 )
 GROWTH = "growth"
 WIDTH = "width"
-FLEET = "fleet"
-"""Measured only when asked for, as the one before: their stores take half an hour."""
+FLEET, LOSS = "fleet", "loss"
+"""These, too: they take as long. `loss` is a part of `fleet`."""
 SPARK = "spark"
 FLAME = "flame"
 RESULTS = PROJECT / "build" / "bench.json"
@@ -84,6 +85,8 @@ def main(arguments: Sequence[str]) -> int:
             from tests.bench import fleet  # needs PySpark, too
 
             results += [shown(run_row(room, row)) for row in fleet.rows(room)]
+        if FLEET in asked.rows or LOSS in asked.rows:
+            results += [shown(run_row(room, row)) for row in broker_loss.rows(room)]
     saved = save(RESULTS, conditions(scale, time.monotonic() - began), results, points)
     if asked.docs:
         write_page(PAGE, saved)
@@ -91,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    numbers = [*dict.fromkeys(row.number for row in ROWS), GROWTH, WIDTH, FLEET]
+    numbers = [*dict.fromkeys(row.number for row in ROWS), GROWTH, WIDTH, FLEET, LOSS]
     ids = [row.id for row in ROWS]
     parser = argparse.ArgumentParser(prog="./run bench", description="The performance table.")
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"only these: {', '.join(numbers)}")

@@ -27,7 +27,6 @@ from pyspark.sql import functions as f
 
 from engine import BROKER_SIZES, FileSizes, Message, MessageStore, StoreConfig
 from fsstore.spark import fleet, messages
-from tests.bench import broker_loss
 from tests.bench.measure import LeftOutError, Pairs, Turn, cpu_seconds, interleave, seconds
 from tests.bench.room import Room
 from tests.bench.rows import Row
@@ -53,6 +52,7 @@ PLANNED_TOPICS = 20
 WARMING_TURNS = 2
 ROUNDS, REQUESTS = 3, 2_000
 MOST_REQUEST_US, MOST_MIB_MS, MOST_QUERY_S = 200.0, 0.5, 60.0
+STILL_S = 1.0
 MOUNTS = 10
 """Below the many servers."""
 SFTP_SERVER = "/usr/lib/openssh/sftp-server"
@@ -78,15 +78,16 @@ class Place:
         return self.server_s + cpu_seconds(self.daemon)
 
     def sent_bytes(self) -> int:
-        """Bytes of answers that have left, as soon as nothing is being sent."""
+        """Bytes of answers that have left, as soon as their number stays: an answer is counted at its end."""
+        found = -1
+        while found != (found := self._sent_bytes()):
+            time.sleep(STILL_S)
+        return found
 
-        def figure(name: str) -> int:
-            found = re.search(rf"^fsstore_serve_{name} (\d+)", self.server.ask("/metrics").body.decode(), re.MULTILINE)
-            assert found is not None
-            return int(found[1])
-
-        eventually(lambda: figure("connections") == 1, "all answers ended")
-        return figure("sent_bytes_total")
+    def _sent_bytes(self) -> int:
+        figures = self.server.ask("/metrics").body.decode()
+        found = re.search(r"^fsstore_serve_sent_bytes_total (\d+)", figures, re.MULTILINE)
+        return int(found[1]) if found else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,6 @@ def rows(room: Room) -> Iterator[Row]:
                 yield bound(f"fleet plan {how}", work, "s", partial(planning, bench, place, located, limit_s))
         work = f"Spark: one query over {room.scale.fleet_servers} servers"
         yield bound("fleet many", work, "s", partial(many, bench))
-    yield from broker_loss.rows(room)
 
 
 def bound(name: str, work: str, unit: str, run: Callable[[Room], Pairs]) -> Row:

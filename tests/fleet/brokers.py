@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import msgspec
@@ -155,11 +156,13 @@ class BrokerHost:
         self.host.start(log, *worker_words(self.host.domain, self.host.folder / "work", master, memory="900m"))
         registered_in(log)
 
-    def stop(self) -> None:
-        """End server and mount, as for an upgrade."""
+    def restart(self) -> None:
+        """Start mount and server again, as for an upgrade."""
         for running in (self.server, self.mount):
             assert running is not None
             self.host.signal(running, signal.SIGTERM)
+        self.start_mount()
+        self.start_server()
 
     def _log(self, what: str) -> Path:
         return self.host.folder / f"{what}-{self.restarts[what]}.log"
@@ -173,16 +176,22 @@ class BrokerHost:
         with urlopen(f"{self.url}/witness", timeout=60) as answer:
             return msgspec.json.decode(answer.read(), type=Witness)
 
+    def shows(self, topic: str) -> bool:
+        """Whether the server has files of a topic."""
+        with suppress(HTTPError), urlopen(f"{self.url}/datasets?topic={topic}", timeout=60) as answer:
+            return bool(answer.read())
+        return False
+
     def opens(self) -> int:
         """Requests for the content of files until now."""
         return self.access_log.read_text().count(" OPEN ") if self.access_log.exists() else 0
 
-    def truth(self) -> Found:
-        """The messages in the store, read by the engine beside the broker."""
+    def truth(self, *topics: str) -> Found:
+        """The messages of topics in the store, read by the engine beside the broker."""
         with MessageStore.open(self.store, StoreConfig(mode=OpenMode.FOLLOW)) as store:
             return {
                 (self.name, topic, queue): summed(_rows(store, topic, queue))
-                for topic in TOPICS
+                for topic in topics
                 for queue in range(QUEUES)
             }
 

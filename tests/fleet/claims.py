@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -27,7 +28,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from fsstore.spark import BrokerError, fleet
+from fsstore.spark import BrokerError, FsstoreSource, fleet
 from tests.fleet.brokers import MOUNTCTL, PORT, TOPICS, BrokerHost, Found, Queue, Sums, summed
 from tests.fleet.hosts import Network, network
 from tests.interop.toolchain import LINES
@@ -40,6 +41,7 @@ LEAST_LOCAL, MOST_ON_WIRE = 0.95, 0.02
 HEAVY = "sum(length(sha2(repeat(cast(body as string), 100), 512)))"
 """Some milliseconds of work for each message, so that a scan takes a while."""
 GIVEN_UP_S = 240
+STREAM_RATE, STREAM_SECONDS, STREAM_BATCH = 300, 15, 2_500
 
 
 class LeftOutError(Exception):
@@ -245,6 +247,44 @@ def back(proof: Proof) -> str:
     return require_equal(by_spark(proof.frame()), proof.truth)
 
 
+def stream(proof: Proof) -> str:
+    """A stream over brokers that publish, while mount and server of one host start again: each message comes once"""
+    spark, topic, found = proof.spark, "later", Counter[tuple[Queue, str]]()
+    spark.dataSource.register(FsstoreSource)
+    for broker in proof.brokers.values():
+        broker.produce(STREAM_RATE, STREAM_SECONDS, topic)
+    for broker in proof.brokers.values():
+        until(f"{broker.name} shows the topic", partial(broker.shows, topic))
+
+    def keep(batch: DataFrame, _number: int) -> None:
+        for queue, sums in by_spark(batch).items():
+            for name, number in sums._asdict().items():
+                found[queue, name] += number
+
+    def rows() -> int:
+        return sum(number for (_, name), number in found.items() if name == "rows")
+
+    source = spark.readStream.format("fsstore").option("places", json.dumps(proof.urls)).option("subscribe", topic)
+    source = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", STREAM_BATCH)
+    writer = source.load().writeStream.foreachBatch(keep)
+    query = writer.option("checkpointLocation", str(proof.network.folder / "checkpoint")).start()
+    try:
+        until("the first batch", lambda: rows() or not query.isActive)
+        before = rows()
+        proof.brokers["b"].restart()
+        for broker in proof.brokers.values():
+            broker.produced()
+        truth = {queue: sums for broker in proof.brokers.values() for queue, sums in broker.truth(topic).items()}
+        total = sum(sums.rows for sums in truth.values())
+        assert before < total, "all had come before the restart"
+        until("all messages have come", lambda: rows() >= total or not query.isActive)
+        assert query.isActive, query.exception()
+    finally:
+        query.stop()
+    came = {queue: Sums(*(found[queue, name] for name in Sums._fields)) for queue, _ in found}
+    return f"{require_equal(came, truth)}; {before:,} of them before the restart"
+
+
 CLAIMS: tuple[Callable[[Proof], str], ...] = (
     batch,
     local_tasks,
@@ -256,6 +296,7 @@ CLAIMS: tuple[Callable[[Proof], str], ...] = (
     killed,
     the_rest,
     back,
+    stream,
 )
 
 
@@ -339,7 +380,7 @@ def prepared(folder: Path, isolated: bool) -> Iterator[Proof]:
         master = master_in(log)
         with ThreadPoolExecutor(len(brokers)) as threads:
             list(threads.map(lambda broker: broker.start_worker(master), brokers.values()))
-        truth = {queue: sums for broker in brokers.values() for queue, sums in broker.truth().items()}
+        truth = {queue: sums for broker in brokers.values() for queue, sums in broker.truth(*TOPICS).items()}
         for name, broker in brokers.items():
             stored = sum(sums.rows for queue, sums in truth.items() if queue[0] == name)
             until(f"the mount of {name} shows all", lambda: broker.witness().messages >= stored)  # noqa: B023
