@@ -25,6 +25,8 @@ FINDINGS = 1
 """Exit code of `check` with findings, and of `grep` without a match."""
 DAMAGED = 3
 """Exit code of a verb that skipped damaged messages, and did the rest."""
+INCOMPLETE = 4
+"""Exit code of a verb whose answer a limit cut, and which said so."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, or after a question that was not answered with yes."""
 

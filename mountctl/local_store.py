@@ -147,7 +147,8 @@ class LocalStore:
     def matching(self, topic: str, queue: int, start: int, end: int, where: Where) -> Iterator[int]:
         """Queue offsets in [start, end) of the messages for which `where` is true, oldest first."""
         self.store.refresh()
-        for offsets in where.matching(self.store, topic, queue, start, end, self.left_out.noting(topic, queue)):
+        damaged = self.left_out.noting(topic, queue)
+        for offsets, _ in where.matching(self.store, topic, queue, start, end, damaged):
             yield from offsets.tolist()
 
     def with_key(self, topic: str, key: str) -> Iterator[MessageRow]:

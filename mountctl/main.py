@@ -35,6 +35,8 @@ VERBS = (
     "tail",
     "consume",
     "grep",
+    "hist",
+    "fields",
     "copy",
     "wait",
     "replicate",

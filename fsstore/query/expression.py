@@ -8,6 +8,7 @@ because it is small, has no dependencies, and knows where in the text an error i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 COLUMNS = ("key", "tag", "time", "queue", "offset", "size")
 """Names of a message's own values; `body.NAME` is a field of the body that is called so."""
+_RESERVED = {*COLUMNS, *["property", "body", "or", "and", "not", "in", "like", "is", "null", "true", "false"]}
+_NAME = re.compile(r"[^\W\d][\w$-]*")
 LONGEST = 2_000
 """Limit of an expression, in characters, which also bounds how deeply it is nested."""
 _AROUND = 40
@@ -179,7 +182,7 @@ def parse(text: str, time_of: Callable[[str], int | None]) -> tuple[Expression, 
     if len(text) > LONGEST:
         raise WhereError(text, LONGEST, f"it is longer than {LONGEST:,} characters")
     try:
-        tree = _parser().parse(text)
+        tree = _parser().parse(text, start="start")
         builder = _builder()(text, time_of)
         found = cast("Expression", builder.transform(tree))
     except UnexpectedInput as error:
@@ -187,6 +190,21 @@ def parse(text: str, time_of: Callable[[str], int | None]) -> tuple[Expression, 
     except VisitError as error:
         raise error.orig_exc from None
     return found, reduce(_replaced, sorted(builder.times, reverse=True), text)
+
+
+def parse_field(text: str) -> Field:
+    """The field of a body that a text names as an expression does. WhereError."""
+    from lark.exceptions import UnexpectedInput, VisitError
+
+    try:
+        found = _builder()(text, lambda _: None).transform(_parser().parse(text, start="path")).value
+    except UnexpectedInput as error:
+        raise _unexpected(text, error) from None
+    except VisitError as error:
+        raise error.orig_exc from None
+    if not isinstance(found, Field):
+        raise WhereError(text, 0, f"this is the message's own; body.{text} is a field of the body")
+    return found
 
 
 def _replaced(text: str, time: tuple[int, int, int]) -> str:
@@ -198,7 +216,7 @@ def _replaced(text: str, time: tuple[int, int, int]) -> str:
 def _parser() -> Lark:
     from lark import Lark
 
-    return Lark(_GRAMMAR, parser="lalr")
+    return Lark(_GRAMMAR, parser="lalr", start=["start", "path"])
 
 
 def _unexpected(text: str, error: UnexpectedInput) -> WhereError:
@@ -350,6 +368,13 @@ def _unquoted(token: Token) -> str:
     """The text in quotes; a doubled quote in it is one."""
     quote = token[0]
     return token[1:-1].replace(quote * 2, quote)
+
+
+def field_text(path: Sequence[str]) -> str:
+    """How an expression names a field of the body."""
+    steps = [f".{name}" if _NAME.fullmatch(name) else f'["{name}"]' for name in path]
+    is_plain = steps[0][0] == "." and path[0].lower() not in _RESERVED
+    return "".join(steps)[1:] if is_plain else "body" + "".join(steps)
 
 
 def operands(expression: Expression) -> Sequence[Operand]:

@@ -43,7 +43,7 @@ class FieldReader:
         is no JSON. Errors as `SliceColumn`."""
         found: list[list[Any]] = [[] for _ in self.paths]
         for rows in _together(bodies.sizes):
-            decoded = self._decoded(bodies.take(rows))
+            decoded = self._all_decoded(bodies.take(rows))
             for values, path in zip(found, self.paths, strict=True):
                 values += self._at(decoded, path)
         return found
@@ -55,7 +55,7 @@ class FieldReader:
         values = list(map(attrgetter(self._fields[str(first)]), decoded))
         return [_value_at(one, rest) for one in values] if rest else values
 
-    def _decoded(self, bodies: SliceColumn) -> list[Any]:
+    def _all_decoded(self, bodies: SliceColumn) -> list[Any]:
         """The decoded bodies: rows of the named fields, or the whole values if a path needs them."""
         borders, joined = bodies.joined(b"\n")
         if self._are_objects(borders, joined):
@@ -68,7 +68,7 @@ class FieldReader:
                 return list(found)
         ends, text = borders.tolist(), joined.data
         nothing = None if self._row is None else self._row()
-        decoded = (self._one(bytes(text[begin + 1 : end])) for begin, end in pairwise(ends))
+        decoded = (self.decoded(bytes(text[begin + 1 : end])) for begin, end in pairwise(ends))
         return [nothing if one is NO_JSON else one for one in decoded]
 
     @staticmethod
@@ -79,7 +79,8 @@ class FieldReader:
             return False
         return bool((joined[borders[:-1] + 1] == _OPENING).all() and (joined[borders[1:] - 1] == _CLOSING).all())
 
-    def _one(self, body: bytes) -> Any:
+    def decoded(self, body: bytes) -> Any:
+        """One body: a row of the named fields, or the whole value if a path needs it; NO_JSON."""
         try:
             if not body.isascii():
                 body.decode()  # fields that are passed over are not looked at

@@ -80,16 +80,18 @@ class Where:
 
     def matching(
         self, store: MessageStore, topic: str, queue: int, start: int, end: int, damaged: Damaged
-    ) -> Iterator[Array]:
-        """Queue offsets in [start, end) of the messages for which the expression is true, int64 (n,), oldest first.
-        TopicNotFoundError."""
+    ) -> Iterator[tuple[Array, SliceColumn]]:
+        """The messages in [start, end) for which the expression is true, oldest first: queue offsets, int64 (n,), and
+        bodies. TopicNotFoundError."""
         if self._needs_blocks:
             for block in blocks(store, topic, queue, start, end, damaged):
-                yield block.queue_offset[self.mask(store, queue, block)]
+                rows = np.flatnonzero(self.mask(store, queue, block))
+                yield block.queue_offset[rows], store.bodies(block.bodies).take(rows)
             return
         for held in store.holding(topic, queue, start, max(end - start, 0), self._needed, damaged=damaged):
-            rows = _Rows(queue, held.offsets, held.bodies.sizes, None, self._fields, held.bodies)
-            yield held.offsets[rows.values(self.expression) == TRUE]
+            found = _Rows(queue, held.offsets, held.bodies.sizes, None, self._fields, held.bodies)
+            rows = np.flatnonzero(found.values(self.expression) == TRUE)
+            yield held.offsets[rows], held.bodies.take(rows)
 
     def mask(self, store: MessageStore, queue: int, block: Block) -> Array:
         """For which messages of a block the expression is true: bool (n,). Errors as `MessageStore.bodies`."""

@@ -21,7 +21,7 @@ import engine
 import mountctl.errors
 from fsstore import MountError, ParquetOptions
 from mountctl.client import MessageRow, whole_lines
-from mountctl.errors import DAMAGED, FINDINGS, INTERRUPTED, CommandError, exit_code, exit_codes, one_line
+from mountctl.errors import DAMAGED, FINDINGS, INCOMPLETE, INTERRUPTED, CommandError, exit_code, exit_codes, one_line
 from mountctl.options import MountRequest, parse, parse_mode
 from mountctl.output import human_seconds, human_size, plural, print_json_line, print_table, throttled
 from mountctl.selection import Target, parse_target
@@ -129,7 +129,7 @@ def test_every_exit_code_is_in_the_documents_table_and_used() -> None:
     sources = "\n".join(path.read_text() for path in sorted((project / "mountctl").rglob("*.py")))
     used = {getattr(os, name) for name in re.findall(r"\bos\.(EX_\w+)", sources)}
     click_s_own = {0, click.UsageError.exit_code}
-    assert documented == used | set(exit_codes().values()) | {FINDINGS, DAMAGED, INTERRUPTED} | click_s_own
+    assert documented == used | set(exit_codes().values()) | {FINDINGS, DAMAGED, INCOMPLETE, INTERRUPTED} | click_s_own
 
 
 def test_errors_are_one_line_with_what_to_do() -> None:
