@@ -53,6 +53,10 @@ class MountedSource:
         paths = [path for topic in known for path in self._paths(topic, from_ms, until_ms)]
         return [file for path in paths if (file := file_at(path)) is not None]
 
+    def root_of(self, from_ms: int | None, until_ms: int | None) -> str | None:
+        """A directory with the files that `files` finds for these times and no other; None: there is none."""
+        return self.root if from_ms is None and until_ms is None else None
+
     def witness(self) -> Witness:
         """As Holder."""
         return witness(self.place)
@@ -123,6 +127,12 @@ class ServedSource:
             if file is None:
                 raise BrokerError(self.broker, self.place, "it names files that are none of a dataset")
             yield file
+
+    def root_of(self, from_ms: int | None, until_ms: int | None) -> str:
+        """As MountedSource."""
+        if from_ms is None and until_ms is None:
+            return self.root
+        return f"{self.root}@{'' if from_ms is None else from_ms}-{'' if until_ms is None else until_ms}"
 
     def witness(self) -> Witness:
         """As Holder."""

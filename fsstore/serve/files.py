@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from email.utils import formatdate
+from typing import NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -23,11 +24,28 @@ from fsstore.serve.tree import Entry, PathError, ServedTree, parse_path
 from fsstore.tree.names import MAX_QUEUE_OFFSET, parse_queue, parse_time_ms
 
 FILES = "/files"
-_DATASET = b"@parquet"
+DATASET = b"@parquet"
 _RANGE = re.compile(r"bytes=(?:([0-9]{1,18})-([0-9]{0,18})|-([0-9]{1,18}))")
 _PIECE_LINES = 256
 
 _json = msgspec.json.Encoder()
+
+
+class Times(NamedTuple):
+    """Store times [since, until) in epoch milliseconds; None: no bound."""
+
+    since_ms: int | None
+    until_ms: int | None
+
+
+ALWAYS = Times(None, None)
+_DATASET_OF_TIMES = re.compile(rb"@parquet@([0-9]{0,18})-([0-9]{0,18})")
+
+
+def dataset_of_times(name: bytes) -> Times | None:
+    """The times of a directory that has the files of these times alone; None: it is no such name."""
+    found = _DATASET_OF_TIMES.fullmatch(name)
+    return None if found is None else Times(*(int(text) if text else None for text in found.groups()))
 
 
 def file_answer(tree: ServedTree, path: bytes, request: Request) -> Answer:
@@ -129,53 +147,61 @@ class Datasets:
     def answer(self, request: Request, origin: str) -> Answer:
         """Lines of JSON, one for each file of `@parquet/` that may have messages of `topic` stored in [since, until);
         of all topics, if none is named."""
-        since_ms, until_ms = (_time(request, name) for name in ("since", "until"))
-        if since_ms is not None or until_ms is not None:
+        times = Times(*(_time(request, name) for name in ("since", "until")))
+        self.require_times(times)
+        topic = request.parameters.get("topic")
+        if topic:
+            self._tree.entry((DATASET, topic_partition(topic)))  # PathError: there is none
+        folders = [topic_partition(topic)] if topic else sorted(self._tree.names((DATASET,)))
+        return Answer(
+            200, [("Content-Type", "application/jsonl")], pieces=_in_pieces(self._lines(origin, folders, times))
+        )
+
+    def require_times(self, times: Times) -> None:
+        """Have the follower read what is new, if it has to answer questions of time. PathError: there is none."""
+        if times != ALWAYS:
             if self._store is None:
                 raise PathError(501, "since and until are not served: the server's user may not read the store's files")
             self._store.refresh()
-        topic = request.parameters.get("topic")
-        if topic:
-            self._tree.entry((_DATASET, topic_partition(topic)))  # PathError: there is none
-        folders = [topic_partition(topic)] if topic else sorted(self._tree.names((_DATASET,)))
-        lines = self._lines(origin, folders, since_ms, until_ms)
-        return Answer(200, [("Content-Type", "application/jsonl")], pieces=_in_pieces(lines))
 
-    def _lines(
-        self, origin: str, folders: Sequence[bytes], since_ms: int | None, until_ms: int | None
-    ) -> Iterator[bytes]:  # fmt: skip
+    def files(self, folder: bytes, queue: bytes, times: Times) -> Iterator[Entry]:
+        """The files of a queue that may have messages of those times, by the names of their directories."""
+        topic, number = parse_topic_partition(folder), parse_queue_partition(queue)
+        bounds = self._between(topic or "", number or 0, times)
+
+        def is_wanted(name: bytes) -> bool:
+            found = parse_segment(name)
+            return found is not None and found.end > bounds.min_offset and found.begin < bounds.max_offset
+
+        return self._tree.entries((DATASET, folder, queue), is_wanted)
+
+    def _lines(self, origin: str, folders: Sequence[bytes], times: Times) -> Iterator[bytes]:
         for folder in folders:
             topic = parse_topic_partition(folder) or ""
-            queues = [(parse_queue_partition(name), name) for name in self._tree.names((_DATASET, folder))]
+            queues = [(parse_queue_partition(name), name) for name in self._tree.names((DATASET, folder))]
             for queue, name in sorted((number, name) for number, name in queues if number is not None):
-                bounds = self._between(topic, queue, since_ms, until_ms)
-                parts = (_DATASET, folder, name)
-                for entry in self._tree.entries(parts):
-                    if line := _line(origin, topic, queue, (*parts, entry.name), entry, bounds):
-                        yield line
+                for entry in self.files(folder, name, times):
+                    yield _line(origin, topic, queue, (DATASET, folder, name, entry.name), entry)
 
-    def _between(self, topic: str, queue: int, since_ms: int | None, until_ms: int | None) -> QueueBounds:
+    def _between(self, topic: str, queue: int, times: Times) -> QueueBounds:
         """The queue offsets of messages stored in [since, until), as far as the follower has read."""
         first, last = 0, 1 << 63
-        if self._store is None or (since_ms is None and until_ms is None):
+        if self._store is None or times == ALWAYS:
             return QueueBounds(first, last)
         try:
             end = self._store.bounds(topic, queue).max_offset
-            if since_ms is not None:
-                first = self._store.offset_at(topic, queue, since_ms)
-            if until_ms is not None and (found := self._store.offset_at(topic, queue, until_ms)) < end:
+            if times.since_ms is not None:
+                first = self._store.offset_at(topic, queue, times.since_ms)
+            if times.until_ms is not None and (found := self._store.offset_at(topic, queue, times.until_ms)) < end:
                 last = found
         except TopicNotFoundError:  # made just now
             pass
         return QueueBounds(first, last)
 
 
-def _line(
-    origin: str, topic: str, queue: int, parts: Sequence[bytes], entry: Entry, bounds: QueueBounds
-) -> bytes | None:  # fmt: skip
+def _line(origin: str, topic: str, queue: int, parts: Sequence[bytes], entry: Entry) -> bytes:
     found = parse_segment(entry.name)
-    if found is None or found.end <= bounds.min_offset or found.begin >= bounds.max_offset:
-        return None
+    assert found is not None
     row = {
         "url": f"{origin}{FILES}/{quote(b'/'.join(parts), safe='/@=')}",
         "topic": topic.encode("utf-8", "replace").decode(),

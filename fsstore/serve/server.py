@@ -17,6 +17,7 @@ A line of the access log is as one of the mount's, with the client in the place 
 from __future__ import annotations
 
 import logging
+import re
 import resource
 import signal
 import socket
@@ -26,7 +27,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from email.utils import formatdate
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import h11
@@ -57,6 +58,8 @@ DESCRIPTORS_EACH = 3
 MOST_REFUSING = 256
 MOST_WORD_CHARACTERS = 1_000
 _METHODS = ("GET", "HEAD")
+_PLAIN = re.compile(r"[!-\[\]-~]+")
+"""Words that the access log shows as they are."""
 _PLACES = ("files", "datasets", "positions", "witness", "metrics", "healthz")
 
 
@@ -109,8 +112,8 @@ class Server:
         self._load = load
         self._secrets = load()
         self._log_line = log_line
-        self._web_hdfs = WebHdfs(tree, options.host)
         self._datasets = Datasets(tree, store)
+        self._web_hdfs = WebHdfs(tree, options.host, self._datasets)
         self._shares = Shares(max((soft - SPARE_DESCRIPTORS) // DESCRIPTORS_EACH, 1))
         self._problems = RateLimitedLog()
         self._refusing = 0
@@ -256,7 +259,7 @@ class Server:
         except Exception as error:
             self._problems.log_once(log, logging.ERROR, repr(error), f"{call.operation} failed: {error}", error)
             answer = _failure(PathError(500, "the server has a defect; its log says more"), is_web_hdfs)
-        answer.headers = [("Date", formatdate(usegmt=True)), *answer.headers]
+        answer.headers = [("Date", _date(int(time.time()))), *answer.headers]
         return answer
 
     async def _routed(self, call: _Call, held: _Held) -> Answer:
@@ -291,6 +294,8 @@ class Server:
         parts = parse_path(request.path.removeprefix(WEBHDFS))
         if operation == "OPEN" and "direct" not in request.parameters:
             return redirect(request, scheme)
+        if operation == "GETFILEBLOCKLOCATIONS" and "length" in request.parameters:
+            return self._web_hdfs.answer(parts, operation, request)  # reads nothing of the mount
         return partial(self._web_hdfs.answer, parts, operation, request)
 
     async def _health(self, held: _Held) -> Answer:
@@ -334,9 +339,17 @@ class _Held:
         self._shares.give(self.client)
 
 
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    return formatdate(second, usegmt=True)
+
+
 def _one_word(value: object) -> str:
     """A value of the access log."""
-    return escaped(str(value), MOST_WORD_CHARACTERS).replace(" ", "\\x20")
+    text = str(value)
+    if len(text) <= MOST_WORD_CHARACTERS and _PLAIN.fullmatch(text):
+        return text
+    return escaped(text, MOST_WORD_CHARACTERS).replace(" ", "\\x20")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar, cast
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import trio
+from outcome import Outcome
 
 from fsstore.serve.tree import RefusedError
 
@@ -40,7 +41,7 @@ class Shares:
         self.most = min(connections, MOST_CONNECTIONS)
         self.each = min(max(self.most // SHARES, FEWEST_CONNECTIONS), self.most)
         self.held: Counter[str] = Counter()
-        self._threads = trio.CapacityLimiter(THREADS)
+        self._threads = trio.Semaphore(THREADS)
         self._turns: WeakValueDictionary[str, _Turns] = WeakValueDictionary()  # a thread that hangs keeps its own
 
     @property
@@ -67,26 +68,63 @@ class Shares:
         if turns is None:
             turns = self._turns[client] = _Turns(self._threads)
         with suppress(trio.TooSlowError), trio.fail_after(PATIENCE_S):
-            limiter = cast(trio.CapacityLimiter, turns)  # trio asks of it what `_Turns` has
-            return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+            await turns.take()
+            return await _in_thread(work, turns.give)
         raise BusyError(503, f"the mount did not answer within {PATIENCE_S:.0f} s")
 
 
 class _Turns:
-    """The limiter of one client's threads, within that of all."""
+    """One client's threads, within those of all."""
 
-    def __init__(self, every: trio.CapacityLimiter) -> None:
+    def __init__(self, every: trio.Semaphore) -> None:
         self._every = every
-        self._own = trio.CapacityLimiter(THREADS_EACH)
+        self._own = trio.Semaphore(THREADS_EACH)
 
-    async def acquire_on_behalf_of(self, borrower: object) -> None:
-        await self._own.acquire_on_behalf_of(borrower)
+    async def take(self) -> None:
+        await _acquire(self._own)
         try:
-            await self._every.acquire_on_behalf_of(borrower)
+            await _acquire(self._every)
         except BaseException:
-            self._own.release_on_behalf_of(borrower)
+            self._own.release()
             raise
 
-    def release_on_behalf_of(self, borrower: object) -> None:
-        self._every.release_on_behalf_of(borrower)
-        self._own.release_on_behalf_of(borrower)
+    def give(self) -> None:
+        self._every.release()
+        self._own.release()
+
+
+async def _acquire(semaphore: trio.Semaphore) -> None:
+    try:
+        semaphore.acquire_nowait()  # else each request would wait a turn of the loop
+    except trio.WouldBlock:
+        await semaphore.acquire()
+
+
+async def _in_thread(work: Callable[[], T], ended: Callable[[], None]) -> T:
+    """The result of `work`, done in a thread, and `ended` called when it is done; a task that is cancelled leaves the
+    thread to itself. trio.to_thread has two calls of the system more for the name of a thread, and the lock of the
+    interpreter changes hands at each."""
+    task, token = trio.lowlevel.current_task(), trio.lowlevel.current_trio_token()
+    is_awaited = True
+
+    def end(result: Outcome[T]) -> None:
+        ended()
+        if is_awaited:
+            trio.lowlevel.reschedule(task, result)
+
+    def deliver(result: Outcome[T]) -> None:
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(end, result)
+
+    def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+        nonlocal is_awaited
+        is_awaited = False
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    try:
+        trio.lowlevel.start_thread_soon(work, deliver)
+    except BaseException:
+        ended()
+        raise
+    result: T = await trio.lowlevel.wait_task_rescheduled(abort)
+    return result

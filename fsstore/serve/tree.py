@@ -122,8 +122,9 @@ class ServedTree:
 
     def require_answer(self) -> None:
         """Ask the mount for a sign of life. MountGoneError."""
-        root = self._root()
+        root, device = self._root()
         try:
+            self._require(root, device)
             os.statvfs(root)
         except OSError as error:
             raise self._error(error) from None
@@ -141,20 +142,16 @@ class ServedTree:
 
     def entry(self, parts: Parts) -> Entry:
         """A file's status; a link is followed. Errors as `open`."""
-        descriptor = self._open(parts, os.O_PATH)
-        try:
-            return Entry(parts[-1] if parts else b"", os.fstat(descriptor))
-        except OSError as error:
-            raise self._error(error) from None
-        finally:
-            os.close(descriptor)
+        descriptor, status = self._opened(parts, os.O_PATH)
+        os.close(descriptor)
+        return Entry(parts[-1] if parts else b"", status)
 
-    def entries(self, parts: Parts) -> Iterator[Entry]:
-        """The served files of a directory, in its order, while it is read. Links are not followed; files that vanish
-        meanwhile are left out. Errors as `open`."""
+    def entries(self, parts: Parts, wanted: Callable[[bytes], bool] = lambda _name: True) -> Iterator[Entry]:
+        """The served files of a directory whose names are wanted, in its order, while it is read. Links are not
+        followed; files that vanish meanwhile are left out. Errors as `open`."""
         directory = self._open(parts, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            for name in _served_names(directory, parts):
+            for name in filter(wanted, _served_names(directory, parts)):
                 try:
                     status = os.stat(name, dir_fd=directory, follow_symlinks=False)
                     link = os.readlink(name, dir_fd=directory) if stat.S_ISLNK(status.st_mode) else b""
@@ -175,27 +172,47 @@ class ServedTree:
             os.close(directory)
 
     def _open(self, parts: Parts, flags: int) -> int:
-        root = self._root()
+        return self._opened(parts, flags)[0]
+
+    def _opened(self, parts: Parts, flags: int) -> tuple[int, os.stat_result]:
+        """A descriptor of a path, and its status, by which it is known to be of the mount."""
+        root, device = self._root()
         try:
-            return _open_beneath(root, b"/".join(parts) or b".", flags)
+            descriptor = _open_beneath(root, b"/".join(parts) or b".", flags)
         except OSError as error:
+            self._require(root, device)
             raise self._error(error) from None
         finally:
             os.close(root)
+        try:
+            status = self._require(descriptor, device)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor, status
 
-    def _root(self) -> int:
-        """The root of the mount. MountGoneError."""
+    def _root(self) -> tuple[int, int]:
+        """The directory at which the store should be mounted, and the device number of its mount, as it is after the
+        directory was opened. MountGoneError."""
         try:
             root = os.open(self.mountpoint, _ROOT)
         except OSError:
             raise MountGoneError(self.mountpoint) from None
         try:
-            if os.fstat(root).st_dev == self.mount().device:
-                return root
-        except (OSError, MountGoneError):
-            pass
-        os.close(root)
-        raise MountGoneError(self.mountpoint)
+            return root, self.mount().device
+        except BaseException:
+            os.close(root)
+            raise
+
+    def _require(self, descriptor: int, device: int) -> os.stat_result:
+        """The status of a file of the mount. MountGoneError: it is of another one."""
+        try:
+            status = os.fstat(descriptor)
+        except OSError as error:
+            raise self._error(error) from None
+        if status.st_dev != device:
+            raise MountGoneError(self.mountpoint)
+        return status
 
     def _error(self, error: OSError) -> Exception:
         """What an error of the mount means to a client."""

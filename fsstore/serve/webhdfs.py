@@ -1,5 +1,8 @@
 """WebHDFS: the calls of Hadoop's client that read, `/webhdfs/v1/PATH?op=…`.
 
+Beside the mount's files there are directories `@parquet@SINCE-UNTIL` here, in epoch milliseconds: `@parquet` with the
+files of those times alone. Hadoop lists a directory by one request, and files that it is given by two each.
+
 Needs of the client that no document names: JSON has no Content-Type, for Hadoop's own packing of its client can't load
 the class that parses one. The first OPEN is redirected, since the client throws its body away. The content of an OPEN
 reaches to the end of the file or of `length`, never less: the client takes it for the file's end.
@@ -27,6 +30,7 @@ from fsstore.parquet.file_map import chunk_ends
 from fsstore.parquet.layout import PAGE_BYTES
 from fsstore.parquet.names import SUFFIX
 from fsstore.serve.connection import Answer, Request, answer_with
+from fsstore.serve.files import DATASET, Datasets, dataset_of_times
 from fsstore.serve.tree import Entry, Parts, PathError, ServedTree
 
 BLOCK_BYTES = 128 << 20
@@ -37,6 +41,8 @@ PIECE_FILES = 256
 SPARE = 0.4
 """What may be sent beyond the end of a column chunk before the next pause, as a part of what was sent before it."""
 _FOOTER_END_BYTES = 8
+_QUEUE_DEPTH = 3
+"""Names of the path of a queue's directory in `@parquet/`."""
 _KEPT_ENDS = 65_536
 """Ends of chunks that are remembered."""
 _EXCEPTIONS = {
@@ -71,10 +77,12 @@ def failure(status: int, reason: str) -> Answer:
 class WebHdfs:
     """Answers calls. All but `redirect` block, and may raise MountGoneError, PathError and OSError."""
 
-    def __init__(self, tree: ServedTree, host: str) -> None:
-        """`host` is what GETFILEBLOCKLOCATIONS says: the name that a Spark worker of this machine has."""
+    def __init__(self, tree: ServedTree, host: str, datasets: Datasets) -> None:
+        """`host` is what GETFILEBLOCKLOCATIONS says: the name that a Spark worker of this machine has. `datasets`
+        knows the files of a time."""
         self._tree = tree
         self._host = host
+        self._datasets = datasets
         self._ends: Recent[tuple[Parts, int, int], Sequence[int]] = Recent(_KEPT_ENDS)
         self._lock = threading.Lock()
         calls = self._status, self._list, self._list_batch, self._locations, self._home, self._open
@@ -85,7 +93,17 @@ class WebHdfs:
         call = self._calls.get(operation)
         if call is None:
             raise PathError(405, f"this call is not served: there are {', '.join(CALLS)}")
-        return call(parts, request)
+        times = dataset_of_times(parts[0]) if parts else None
+        if times is None:
+            return call(parts, request)
+        below = (DATASET, *parts[1:])
+        if operation != "LISTSTATUS":
+            return call(below, request)
+        self._datasets.require_times(times)
+        if len(below) != _QUEUE_DEPTH:
+            return call(below, request)
+        _, folder, queue = below
+        return Answer(200, pieces=_listing(self._datasets.files(folder, queue, times)))
 
     def _status(self, parts: Parts, request: Request) -> Answer:
         return _answer({"FileStatus": _shown(self._tree.entry(parts), b"")})
@@ -116,13 +134,15 @@ class WebHdfs:
         return _answer({"DirectoryListing": listing})
 
     def _locations(self, parts: Parts, request: Request) -> Answer:
+        """All of a file is on this host. Clients ask for the length that they know, so nothing is looked up."""
+        length = _number(request, "length")
         block = {
             "cachedHosts": [],
             "corrupt": False,
             "hosts": [self._host],
-            "length": self._tree.entry(parts).status.st_size,
+            "length": self._tree.entry(parts).status.st_size if length is None else length,
             "names": [request.headers["host"]],
-            "offset": 0,
+            "offset": 0 if length is None else _number(request, "offset") or 0,
             "topologyPaths": [f"/default-rack/{self._host}"],
         }
         return _answer({"BlockLocations": {"BlockLocation": [block]}})

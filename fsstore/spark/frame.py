@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -113,17 +114,17 @@ class Wanted:
         if self.on_expired not in (ERROR, SKIP):
             raise ValueError(f"onExpired is {ERROR!r} or {SKIP!r}, and not {self.on_expired!r}")
 
-    @property
-    def has_times(self) -> bool:
-        """Whether times choose among files."""
-        return self.since is not None or self.until is not None
-
     def files(self, source: Source) -> list[DatasetFile]:
         """The files of a place that may have some of them. BrokerError, MountGoneError."""
-        from_ms, until_ms = (
-            None if time is None else int(time.timestamp() * 1000) for time in (self.since, self.until)
-        )
-        return source.files(self.topics, from_ms, until_ms)
+        return source.files(self.topics, *self._times_ms())
+
+    def root_of(self, source: Source) -> str | None:
+        """The directory that has these files alone; None: there is none."""
+        return source.root_of(*self._times_ms())
+
+    def _times_ms(self) -> tuple[int | None, int | None]:
+        since = None if self.since is None else math.floor(self.since.timestamp() * 1000)
+        return since, None if self.until is None else math.ceil(self.until.timestamp() * 1000)
 
 
 def frame_of(
@@ -145,16 +146,18 @@ def frame_of(
 
 
 def _planned(spark: SparkSession, source: Source, wanted: Wanted, asked: Sequence[DatasetFile]) -> DataFrame:
-    """A scan of the files, or of their topics' directories if no times choose among them. Spark refuses what is gone
-    when it begins to plan; what goes while it plans is missing in silence."""
-    reader = spark.read.schema(MESSAGE_SCHEMA).option("basePath", source.root)
+    """A scan of the topics' directories that have the files, or of the files. Spark refuses what is gone when it begins
+    to plan; what goes while it plans is missing in silence."""
+    only = wanted.root_of(source)
+    root = source.root if only is None else only
+    reader = spark.read.schema(MESSAGE_SCHEMA).option("basePath", root)
     reader = reader.options(**(SERVED_OPTIONS if source.is_remote else {}))
     reader = reader.option("ignoreMissingFiles", str(wanted.on_expired == SKIP).lower())
     for listing in range(LISTINGS):
         files = asked if not listing else wanted.files(source)
-        paths = sorted({file.path if wanted.has_times else file.path.partition("/")[0] for file in files})
+        paths = sorted({file.path if only is None else file.path.partition("/")[0] for file in files})
         try:
-            return reader.parquet(*(f"{source.root}/{path}" for path in paths)) if paths else _none(spark)
+            return reader.parquet(*(f"{root}/{path}" for path in paths)) if paths else _none(spark)
         except AnalysisException as error:
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise

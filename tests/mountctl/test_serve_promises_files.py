@@ -123,6 +123,8 @@ def test_the_calls_of_hadoops_client(place: Place) -> None:
         assert server.ask(f"{url}?op=OPEN&direct=1&length=null").body == content
         [block] = server.ask(f"{url}?op=GETFILEBLOCKLOCATIONS").json["BlockLocations"]["BlockLocation"]
         assert (block["offset"], block["length"], len(block["hosts"])) == (0, len(content), 1)
+        part = server.ask(f"{url}?op=GETFILEBLOCKLOCATIONS&offset=5&length=7").json["BlockLocations"]["BlockLocation"]
+        assert part == [{**block, "offset": 5, "length": 7}]
     assert server.ask("/webhdfs/v1/?op=GETHOMEDIRECTORY").json == {"Path": "/"}
     names: list[str] = []
     after, remaining = "", 1
@@ -318,6 +320,38 @@ def test_positions_of_messages(place: Place) -> None:
     assert [server.ask(f"/positions?of={quote(text)}").status for text in nonsense] == [400] * len(nonsense)
     outside = quote('{"..": {"0": 0}}')
     assert server.ask(f"/positions?of={outside}").status == 403
+
+
+def test_a_directory_with_the_files_of_a_time(place: Place) -> None:
+    """1.10 `/webhdfs/v1/@parquet@SINCE-UNTIL/` is `@parquet` with the files that `/datasets` names for these times;
+    they are epoch milliseconds, and either may be missing."""
+    server, queue = place.server, place.site.mountpoint / "orders/0"
+
+    def listed(times: str) -> set[str]:
+        call = f"/webhdfs/v1/@parquet@{times}/topic=orders/queue=0?op=LISTSTATUS"
+        return {one["pathSuffix"] for one in server.ask(call).json["FileStatuses"]["FileStatus"]}
+
+    def named(**times: int) -> set[str]:
+        options = "&".join(f"{name}={time}" for name, time in times.items())
+        lines = [json.loads(line) for line in server.ask(f"/datasets?topic=orders&{options}").body.splitlines()]
+        return {line["url"].rpartition("/")[2] for line in lines if line["queue"] == 0}
+
+    [first, late, last] = (int(os.getxattr(queue / str(number), "user.mq.store_time")) for number in (0, 1_200, 1_249))
+    every = listed("-")
+    assert len(every) > 1
+    assert every == named() == listed(f"{first}-") == listed(f"-{last + 1}")
+    assert listed(f"{last + 1}-") == listed(f"-{first}") == set()
+    assert listed(f"{late}-{last}") == named(since=late, until=last) < every
+    root = f"/webhdfs/v1/@parquet@{late}-"
+    topics = {one["pathSuffix"] for one in server.ask(f"{root}?op=LISTSTATUS").json["FileStatuses"]["FileStatus"]}
+    assert topics == {"topic=many", "topic=orders", "topic=%25RETRY%25billing"}
+    [name, *_] = listed(f"{late}-")
+    path = f"{root}/topic=orders/queue=0/{name}"
+    assert server.ask(f"{path}?op=GETFILESTATUS").json["FileStatus"]["type"] == "FILE"
+    truth = (place.site.mountpoint / "@parquet/topic=orders/queue=0" / name).read_bytes()
+    assert server.ask(f"{path}?op=OPEN&direct=1").body == truth
+    for nonsense in ("x-", "1", "1-2-3"):
+        assert server.ask(f"/webhdfs/v1/@parquet@{nonsense}/?op=LISTSTATUS").status == 404
 
 
 def test_whether_the_mount_answers(place: Place) -> None:
