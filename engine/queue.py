@@ -39,7 +39,7 @@ from engine.record.kernel.search import Texts, find_bodies, find_texts
 from engine.record.message import Message, StoredMessage
 from engine.record.parsed_headers import HEADER, parse_headers
 from engine.record.properties import TAGS
-from engine.results import PutRange, PutResult, QueueBounds
+from engine.results import PutRange, PutResult, QueueAtRest, QueueBounds
 
 if TYPE_CHECKING:
     from engine.read.offset_index import OffsetIndexes
@@ -196,6 +196,26 @@ class Queue:
                 return QueueBounds(0, 0)
         max_offset = queue.max_offset
         return QueueBounds(min(queue.min_offset, max_offset), max_offset)
+
+    def at_rest(self) -> QueueAtRest | None:
+        """Where the queue begins, and the age of its newest message, without opening it. None: it is open, or it has to
+        be opened to tell that: ask `bounds` and `get`. TopicNotFoundError."""
+        if self._consume_queue is not None:
+            return None
+        if not self._queues.has_queue(self.topic, self.queue_id):
+            self._topics.require_queue(self.topic, self.queue_id)
+            return QueueAtRest(0, None)
+        ends = self._queues.ends_at_rest(self.topic, self.queue_id)
+        if ends is None:
+            return None
+        try:
+            newest = self._reader.at(ends.newest_physical)
+        except ReadError:
+            return None
+        slot = newest.topic, newest.queue_id, newest.queue_offset
+        if slot != (self.topic, self.queue_id, ends.max_offset - 1):
+            return None
+        return QueueAtRest(ends.min_offset, newest.store_time_ms)
 
     def get(self, queue_offset: int) -> StoredMessage:
         """The message at a queue offset; its slot, framing and CRC are checked. Errors as `MessageStore.get`."""

@@ -51,6 +51,14 @@ class TextAtRest(NamedTuple):
     newest_store_time_ms: int
 
 
+class QueueAtRest(NamedTuple):
+    """A queue that is not open."""
+
+    min_offset: int
+    newest_store_time_ms: int | None
+    """None: it never had a message."""
+
+
 class PutResult(NamedTuple):
     """Position of one stored message. `topic` and `queue` of a delayed message are those of the schedule topic.
 

@@ -25,7 +25,6 @@ from engine.errors import (
     FlushFailedError,
     MessageNotFoundError,
     OptionError,
-    ReadError,
     ReadOnlyStoreError,
     StoreError,
     TopicNotFoundError,
@@ -403,7 +402,7 @@ class MessageStore:
         found = None if of_topic is None else of_topic.get(queue_id)
         if found is None:
             found = Queue(topic, queue_id, self._reader, self._sums, self._refusal, self._writer)
-            if self._parts.queues.get(topic, queue_id) is not None:  # else failed look-ups would fill the cache
+            if self._parts.queues.has_queue(topic, queue_id):  # else failed look-ups would fill the cache
                 self._queues.setdefault(topic, {})[queue_id] = found
         return found
 
@@ -801,16 +800,8 @@ class MessageStore:
         """Size and begin of the text that `topic_stream` would show, for a topic of few messages whose queues are not
         open. The call opens none. None: the caller has to ask `topic_stream`."""
         rows = self._parts.queues.rows_at_rest(topic, MOST_AT_REST)
-        if rows is None or rows[0]["physical_offset"] < self._log.min_offset:
-            return None
-        size = self._sums.bytes_of(topic, rows)
-        if size is None:
-            return None
-        try:
-            newest = self._reader.at(int(rows[-1]["physical_offset"]))
-        except ReadError:
-            return None
-        return TextAtRest(int(rows[0]["physical_offset"]), size, newest.store_time_ms)
+        found = None if rows is None else self._sums.text_at_rest(topic, rows)
+        return found if found is not None and found.first_offset >= self._log.min_offset else None
 
     def state_of_topic(self, topic: str) -> tuple[int, ...]:
         """Changes with each message that comes to the topic or expires, and also at other times. Cheap."""

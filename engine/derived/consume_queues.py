@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from engine.files.mapped_file import Access
 from engine.files.open_files import OpenFiles
 from engine.files.paths import open_folder, remove_tree, require_held
 from engine.files.watch import Watch
-from engine.log.entries import ENTRY, ENTRY_STRUCT, TOPIC_ROW, Entries, TopicRows, record_end, starts_from
+from engine.log.entries import ENTRY, ENTRY_STRUCT, Entries, physical_offset_of, record_end, starts_from
 from engine.log.evidence import Extents
 from engine.record.kernel.entries import Look, look
 from engine.record.kernel.folders import has_entry, read_ends, read_queues
@@ -45,6 +46,14 @@ MANY_FILES = 64
 
 _FOLDER = -1
 """Queue id that stands for the folder of a topic."""
+
+
+class EndsAtRest(NamedTuple):
+    """A queue at rest: its first queue offset, the next one, and the physical offset of its newest message."""
+
+    min_offset: int
+    max_offset: int
+    newest_physical: int
 
 
 class ConsumeQueues:
@@ -111,11 +120,11 @@ class ConsumeQueues:
             if self.access is Access.READ:
                 self._list(())
             elif known is not None:
-                self._ids = {topic: set(queues) for topic, queues in known.items() if queues}
+                self._ids = {topic: set(known[topic]) for topic in sorted(known) if known[topic]}
                 self._open_folder()
             elif self.directory.is_dir():  # no other process changes it, so it is not watched
                 self._open_folder()
-                for name in folders_in(self.directory):
+                for name in sorted(folders_in(self.directory)):
                     self._take_ids(name, _queue_ids(f"{self.directory}/{name}"))
             self.generation += 1
 
@@ -305,7 +314,7 @@ class ConsumeQueues:
     def open_long(self) -> None:
         """Open the queues that have more than one file. Folders of queues at rest are not listed. OSError."""
         with self._lock:
-            keys = [key for key in self._keys() if key not in self.by_key and not self._rests_in_one_file(key)]
+            keys = [key for key in self._in_several_files() if key not in self.by_key]
         for topic, queue_id in keys:
             with suppress(FileNotFoundError):  # retention or a deletion took it meanwhile
                 if len(os.listdir(self.directory / topic / str(queue_id))) > 1:
@@ -331,9 +340,9 @@ class ConsumeQueues:
 
     def _state_of_closed(self, key: Key) -> QueueState:
         if self._visible_end is None:
-            extent, ends = self._rest_of(*key), self._ends_at_rest(key)
-            if extent is not None and ends is not None and starts_from(ends[0], self._min_physical):
-                return QueueState(*key, *extent, 1)
+            ends = self.ends_at_rest(*key)
+            if ends is not None:
+                return QueueState(*key, ends.min_offset, ends.max_offset, 1)
             with suppress(FileNotFoundError):  # opening it tells whether the store was moved
                 if not os.listdir(f"{self.directory}/{key[0]}/{key[1]}"):
                     return QueueState(*key)
@@ -399,6 +408,16 @@ class ConsumeQueues:
                 finally:
                     queue.close()
 
+    def ends_at_rest(self, topic: str, queue_id: int) -> EndsAtRest | None:
+        """Where a queue at rest begins and ends. It is not opened for it. None: it is open, or has to be opened to tell
+        it, or has no message."""
+        key = (topic, queue_id)
+        extent = self._rest_of(*key) if self._visible_end is None and key not in self.by_key else None
+        ends = None if extent is None else self._ends_at_rest(key)
+        if extent is None or ends is None or not starts_from(ends[0], self._min_physical):
+            return None
+        return EndsAtRest(*extent, ends[1][0])
+
     def _may_lead_into(self, key: Key, start: int, end: int) -> bool:
         """Whether a queue that is not open may lead to records in [start, end), by its oldest and newest entry."""
         ends = self._ends_at_rest(key)
@@ -417,22 +436,18 @@ class ConsumeQueues:
         oldest, newest = ENTRY_STRUCT.iter_unpack(ends)
         return oldest, newest
 
-    def rows_at_rest(self, topic: str, most: int) -> TopicRows | None:
-        """All messages of a topic, in the order of the log. No queue is opened for it. None: one of its queues is open
-        or long, or can't be read here, or there are more than `most` messages."""
+    def rows_at_rest(self, topic: str, most: int) -> bytes | None:
+        """All messages of a topic (TOPIC_ROW), in the order of the log. No queue is opened for it. None: one of its
+        queues is open or long, or can't be read here, or there are more than `most` messages, or none."""
         extents = self.at_rest.get(topic) if self._rest_end is not None and self._visible_end is None else None
-        ids = tuple(self._ids.get(topic, ()))
-        if self._folder is None or not extents or any((topic, queue_id) in self.by_key for queue_id in ids):
+        ids = self._ids.get(topic)
+        if self._folder is None or not extents or ids is None or extents.keys() != ids:
             return None
-        found = [(queue_id, *extents.get(queue_id, (0, 0))) for queue_id in ids]
-        count = sum(end - first for _, first, end in found)
-        if not 0 < count <= min(most, self.file_bytes // ENTRY.itemsize):
-            return None
-        rows = np.empty(count + 1, TOPIC_ROW)
-        if not read_queues(self._folder, os.fsencode(topic), found, rows.view(np.uint8)):
-            return None
-        rows = rows[:count][np.argsort(rows["physical_offset"][:count], kind="stable")]
-        return rows if rows["physical_offset"][0] >= self._min_physical else None
+        for queue_id in extents:
+            if (topic, queue_id) in self.by_key:
+                return None
+        rows = read_queues(self._folder, os.fsencode(topic), extents, min(most, self.file_bytes // ENTRY.itemsize))
+        return rows if rows is not None and physical_offset_of(rows, 0) >= self._min_physical else None
 
     def state_of_topic(self, topic: str) -> tuple[int, ...]:
         """Changes with each message of the topic, and each queue of it that is opened, comes or goes."""
@@ -572,11 +587,23 @@ class ConsumeQueues:
     def _with_several_files(self) -> Iterator[ConsumeQueue]:
         """The queues that may have more than one file."""
         with self._lock:
-            keys = [key for key in self._keys() if key in self.by_key or not self._rests_in_one_file(key)]
+            keys = self._in_several_files()
         for key in keys:
             queue = self.get(*key)
             if queue is not None and len(queue.files.files) > 1:
                 yield queue
+
+    def _in_several_files(self) -> list[Key]:
+        """The queues that are open, or may have more than one file. It takes a fraction of going through the queues one
+        by one: other threads wait meanwhile."""
+        extents, most = self.at_rest if self._rest_end is not None else {}, self.file_bytes // ENTRY.itemsize
+        found = set(self.by_key)
+        for topic, ids in self._ids.items():
+            known = extents.get(topic, {})
+            if known.keys() != ids:
+                found.update((topic, queue_id) for queue_id in ids - known.keys())
+            found.update([(topic, queue_id) for queue_id, (first, end) in known.items() if end - first > most])
+        return sorted(found)
 
     def _rests_in_one_file(self, key: Key) -> bool:
         extent = self._rest_of(*key)

@@ -26,8 +26,10 @@ class TopicView:
 
     def names(self) -> list[str]:
         """All topics, sorted."""
-        found = self._queues.topics()
-        return sorted([*found, *set(self.table.names()).difference(found)])  # quick, because most are in order
+        found, in_table = self._queues.topics(), self.table.names()
+        if found == in_table:
+            return found
+        return sorted([*found, *set(in_table).difference(found)])  # quick, because most are in order
 
     def has(self, topic: str) -> bool:
         """Whether the topic is in the table or has a queue."""

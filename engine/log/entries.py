@@ -29,6 +29,8 @@ LAST_EXTENSION_CODE = -(1 << 31) - 1
 
 TOPIC_ROW = np.dtype([("physical_offset", "<i8"), ("queue_offset", "<i8"), ("queue_id", "<i4")])
 """A message of any queue of a topic."""
+_TOPIC_ROW_STRUCT = Struct("<qqi")
+assert TOPIC_ROW.itemsize == _TOPIC_ROW_STRUCT.size == 20
 
 Array = np.ndarray[Any, Any]
 Entries = np.ndarray[Any, Any]
@@ -51,6 +53,12 @@ def record_end(entry: tuple[int, int, int]) -> int:
 def starts_from(entry: tuple[int, int, int], physical_offset: int) -> bool:
     """Whether an entry's record does not begin before `physical_offset`. True for negative ones, which are damaged."""
     return not 0 <= entry[0] < physical_offset and entry[1] != PRE_BLANK_SIZE
+
+
+def physical_offset_of(rows: bytes, number: int) -> int:
+    """The physical offset in a row (TOPIC_ROW)."""
+    found: int = _TOPIC_ROW_STRUCT.unpack_from(rows, number * TOPIC_ROW.itemsize)[0]
+    return found
 
 
 def runs_by_file(

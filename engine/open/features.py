@@ -98,10 +98,7 @@ def _compacted_topics(root: Path, table: TopicTable) -> list[str]:
 
 
 def _with_attribute(table: TopicTable, name: str, value: str) -> Iterator[str]:
-    for topic in table.names():
-        config = table.get(topic)
-        if config is not None and config.attributes.get(name) == value:
-            yield topic
+    return (config.topic for config in table.with_attributes() if config.attributes.get(name) == value)
 
 
 def _topics_below(folder: Path) -> list[str]:

@@ -38,13 +38,13 @@ from engine.errors import ObstructedError, RetiredFileError, StoreError, Unreada
 from engine.files.disk import make_directory
 from engine.files.ignored import IgnoredErrors
 from engine.files.paths import open_or_create, read_file, remove_tree
-from engine.log.entries import TopicRows
 from engine.read.stream_rows import LogPart, RowSource, first_refused, leave_out, sizes_of
 from engine.read.topic_queue import TopicQueue
 from engine.record.header import CRC_MASK, MAX_OFFSET
 from engine.record.kernel.append import BLOCK_MESSAGES as BLOCK_MESSAGES
 from engine.record.kernel.crc import crc32
 from engine.record.kernel.scan import whole_bodies
+from engine.results import TextAtRest
 
 Array = np.ndarray[Any, Any]
 Source: TypeAlias = ConsumeQueue | TopicQueue
@@ -448,12 +448,10 @@ class OffsetIndexes:
                     self._due.add(queue)
             return known
 
-    def bytes_of(self, topic: str, rows: TopicRows) -> int | None:
-        """Bytes of the text of messages without an index; None unless each is whole and plain."""
-        with suppress(RetiredFileError, UnreadableRangeError):
-            found = self._source.plain_row_sizes(topic, rows, self._checked_before)
-            return None if found is None else int(found[1].sum())
-        return None
+    def text_at_rest(self, topic: str, rows: bytes) -> TextAtRest | None:
+        """The text of messages without an index (TOPIC_ROW, in the order of the log); None unless each is whole and
+        plain."""
+        return self._source.text_at_rest(topic, rows, self._checked_before)
 
     def _known(self, queue: Source) -> OffsetIndex | None:
         of_topic = self._indexes.get(queue.topic)

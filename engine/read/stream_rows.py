@@ -7,6 +7,7 @@ record are read.
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,15 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine.errors import ReadError, RefusedReadError
-from engine.log.entries import TopicRows, runs_by_file
+from engine.log.entries import TOPIC_ROW, TopicRows, file_pages, physical_offset_of, runs_by_file
 from engine.read.topic_queue import TopicQueue
 from engine.record.columns import damaged_rows
 from engine.record.compression import COMPRESSED_FLAG, BodySizes, try_decompress
 from engine.record.inner_batch import may_be_wrapper
 from engine.record.kernel.columns import gather
 from engine.record.kernel.decode import StoredMessage
-from engine.record.kernel.scan import copy_texts, text_sizes
+from engine.record.kernel.scan import copy_texts, rows_text, text_sizes
 from engine.record.parsed_headers import ParsedHeaders, misplaced, parse_headers
+from engine.results import TextAtRest
 
 if TYPE_CHECKING:
     from engine.derived.consume_queue import ConsumeQueue
@@ -169,6 +171,20 @@ class RowSource:
             return found[0]
         physical_offsets, sizes = map(np.concatenate, zip(*found, strict=True))
         return physical_offsets, sizes
+
+    def text_at_rest(self, topic: str, rows: bytes, checked_before: int) -> TextAtRest | None:
+        """The text of messages of any queues of a topic (TOPIC_ROW, in the order of the log), checked as by `rows`.
+        None unless each is a whole plain message."""
+        log, name, is_ledger = self._log, os.fsencode(topic), self._log.framing.is_ledger
+        row = size = newest_ms = 0
+        while row * TOPIC_ROW.itemsize < len(rows):
+            base = physical_offset_of(rows, row) // log.file_bytes * log.file_bytes
+            found = rows_text(file_pages(log, base), base, log.file_bytes, rows, row, name, is_ledger, checked_before)
+            if found is None:
+                return None
+            row, more, newest_ms = found
+            size += more
+        return TextAtRest(physical_offset_of(rows, 0), size, newest_ms)
 
     def put_plain_text(self, queue: ConsumeQueue | TopicQueue, first: int, count: int, text: Array) -> int | None:
         """Write the stream bytes of queue offsets [first, first + count) to the beginning of `text`; returns their

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,11 @@ class TopicTable:
     def names(self) -> list[str]:
         """All topics, sorted."""
         return sorted(self._topics)
+
+    def with_attributes(self) -> list[TopicConfig]:
+        """The entries with attributes, by name."""
+        found = (config for config in self._topics.values() if config.attributes)
+        return sorted(found, key=attrgetter("topic"))
 
     def get(self, topic: str) -> TopicConfig | None:
         """The entry of a topic; None: the file has none."""
@@ -319,7 +325,7 @@ def _parse_entry(topic: str, entry: Mapping[str, Any]) -> TopicConfig | None:
     read_queues = entry.get("readQueueNums", DEFAULT_QUEUES)
     write_queues = entry.get("writeQueueNums", DEFAULT_QUEUES)
     permission = entry.get("perm", READ_AND_WRITE)
-    counts = all(_is_number(count, MOST_QUEUES) for count in (read_queues, write_queues))
+    counts = _is_number(read_queues, MOST_QUEUES) and _is_number(write_queues, MOST_QUEUES)
     if not _can_be_topic(topic) or not counts or not _is_number(permission, MOST_PERMISSION):
         return None
     return TopicConfig(topic, read_queues, write_queues, permission, _attributes(entry.get("attributes")))

@@ -20,32 +20,34 @@ from fsstore.tree.inodes import (
     Maker,
     NodeKey,
     shown_append_inode,
+    shown_inodes,
     shown_stream_inode,
-    shown_stream_inodes,
     shown_topic_inode,
-    shown_topic_inodes,
 )
 from fsstore.tree.listing import Batch, Listing, NamesListing, QueueListing
 from fsstore.tree.messages import MessageFiles
 from fsstore.tree.names import (
     APPEND,
     MAX_QUEUE_OFFSET,
+    NAME_MAX_BYTES,
     PLAIN_APPEND,
     Frame,
+    can_all_be_names,
     can_be_name,
     from_name,
     never_exists,
     parse_append,
     parse_queue,
     parse_topic,
-    possible_names,
-    to_name,
+    to_names,
 )
 from fsstore.tree.nodes import NOT_CACHED, Context, Directory, Node, not_found
 from fsstore.tree.streams import StreamTable, newest_store_time_ms
 
 KEYS = b"keys"
 STREAM_SUFFIX = b".log"
+LONGEST_STREAMED = NAME_MAX_BYTES - len(STREAM_SUFFIX)
+"""Bytes of the longest topic of which the stream can have a name."""
 
 _parse_append = lru_cache(maxsize=256)(parse_append)
 
@@ -102,7 +104,7 @@ class Tree:
 
     def _append_again(self, key: NodeKey) -> Node:
         topic, queue = self._there(key)
-        if key.detail is None:
+        if key.detail is None:  # an earlier version listed it with a number
             return AppendFile(self.context, topic, queue, PLAIN_APPEND)
         name, shown_inode = cast("tuple[str, int]", key.detail)
         options = _parse_append(name.encode("latin-1"))
@@ -133,10 +135,8 @@ class Tree:
             raise not_found()
 
     def listed_append(self, topic: str, queue: Queue | None) -> Attributes:
-        queue_id = None if queue is None else queue.queue_id
-        return self.context.inodes.named(
-            NodeKey(AppendFile, topic, queue_id), lambda: AppendFile(self.context, topic, queue, PLAIN_APPEND)
-        ).attributes()
+        """`append` in a listing, by its name only: the kernel looks it up in any case."""
+        return self.context.attribute_factory.name_of_file(self.streams.shown_inode(topic, queue))
 
 
 def refused_creation(context: Context, name: bytes) -> FilesystemError:
@@ -199,12 +199,15 @@ class RootDirectory(Directory):
 
     def members(self) -> Members:
         """The names to list, in order."""
-        topics = [name for name in map(to_name, self._context.store.topics()) if name not in self._special]
-        streams = [topic + STREAM_SUFFIX for topic in topics]
-        if taken := {topic for topic in topics if topic.endswith(STREAM_SUFFIX)}:
-            streams = [b"" if stream in taken else stream for stream in streams]
+        topics = to_names(self._context.store.topics())
+        if not self._special.keys().isdisjoint(topics):
+            topics = [name for name in topics if name not in self._special]
+        can_all, streams = can_all_be_names(topics, LONGEST_STREAMED), [topic + STREAM_SUFFIX for topic in topics]
+        if STREAM_SUFFIX + b"/" in b"/".join([*topics, b""]):  # a topic has the name of another's stream, perhaps
+            taken = {topic for topic in topics if topic.endswith(STREAM_SUFFIX)}
+            can_all, streams = False, [b"" if stream in taken else stream for stream in streams]
         pairs = list(chain.from_iterable(zip(topics, streams, strict=True)))
-        return Members([*self._special, *possible_names(pairs)], topics, pairs)
+        return Members([*self._special, *(pairs if can_all else filter(can_be_name, pairs))], topics, pairs)
 
     def opendir(self) -> tuple[Listing, OpenedDirectory]:
         return RootListing(self, self._context), NOT_CACHED
@@ -213,7 +216,7 @@ class RootDirectory(Directory):
         """The members, as a listing of names alone shows them."""
         names, topics, pairs = members
         factory, special = self._context.attribute_factory, [node.attributes() for node in self._special.values()]
-        inodes = np.stack([shown_topic_inodes(topics), shown_stream_inodes(topics)], axis=1).ravel()
+        inodes = shown_inodes(topics).ravel()
         modes = np.tile([factory.name_of_directory(0).mode, factory.name_of_file(0).mode], len(topics))
         if len(names) < len(special) + len(pairs):
             listed = np.array(list(map(can_be_name, pairs)))

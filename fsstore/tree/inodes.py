@@ -45,7 +45,7 @@ SHOWN_APPEND = 1 << 59
 SHOWN_STREAM = 1 << 58
 NOTED_AT_ONCE = 1_000
 """More numbers than programs ask for in the time in which the kernel looks a name up again."""
-_EMPTY_DIGEST = hashlib.blake2b(digest_size=8)
+_EMPTY_DIGEST = hashlib.blake2b(digest_size=16)
 PHYSICAL_OFFSET_MASK = MATCH_LINK - 1
 
 
@@ -75,12 +75,12 @@ def shown_append_inode(directory_inode: int, name: bytes) -> int:
 
 def shown_stream_inode(topic: str, queue: int | None, first_offset: int) -> int:
     """The number that stat shows for a queue's stream from `first_offset` on, or for a topic's stream (no queue)."""
-    return _shown_as(f"{topic}/{queue}/{0 if queue is None else first_offset}")
+    return _shown_of_topic(topic, 1) if queue is None else _shown_as(f"{topic}/{queue}/{first_offset}")
 
 
 def shown_topic_inode(topic: str) -> int:
     """The number that stat shows for a topic's directory."""
-    return _shown_as(f"{topic}/")
+    return _shown_of_topic(topic, 0)
 
 
 def shown_report_inode(path: str) -> int:
@@ -88,24 +88,23 @@ def shown_report_inode(path: str) -> int:
     return _shown_as(path)
 
 
-def shown_topic_inodes(names: Iterable[bytes]) -> Array:
-    """`shown_topic_inode` of topics with these names: int64 (n,)."""
-    return _shown_inodes(names, b"/")
-
-
-def shown_stream_inodes(topics: Iterable[bytes]) -> Array:
-    """`shown_stream_inode` of the streams of topics with these names: int64 (n,)."""
-    return _shown_inodes(topics, b"/None/0")
-
-
-def _shown_inodes(names: Iterable[bytes], ending: bytes) -> Array:
-    digests = np.frombuffer(b"".join([_digest(name + ending) for name in names]), ">i8")
+def shown_inodes(topics: Iterable[bytes]) -> Array:
+    """`shown_topic_inode` and `shown_stream_inode` of topics with these names: int64 (n, 2)."""
+    digests = np.frombuffer(b"".join(map(_digest, topics)), ">i8").reshape(-1, 2)
     return digests.astype(np.int64) & SHOWN_STREAM - 1 | SHOWN_STREAM
 
 
+def _shown_of_topic(topic: str, half: int) -> int:
+    """The number of a topic, or of its stream: the two halves of one digest."""
+    return _number(_digest(topic.encode(errors="surrogateescape"))[8 * half :])
+
+
 def _shown_as(path: str) -> int:
-    digest = _digest(path.encode(errors="surrogateescape"))
-    return SHOWN_STREAM | int.from_bytes(digest) & SHOWN_STREAM - 1
+    return _number(_digest(path.encode(errors="surrogateescape")))
+
+
+def _number(digest: bytes) -> int:
+    return SHOWN_STREAM | int.from_bytes(digest[:8]) & SHOWN_STREAM - 1
 
 
 def _digest(text: bytes) -> bytes:

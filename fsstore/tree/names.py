@@ -58,22 +58,24 @@ def to_name(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
+def to_names(texts: Sequence[str]) -> list[bytes]:
+    """`to_name` of each; together they take a fraction of the time. None has a NUL."""
+    return to_name("\0".join(texts)).split(b"\0") if texts else []
+
+
 def can_be_name(name: bytes) -> bool:
     """Whether a file can have this name without encoding."""
     return 0 < len(name) <= NAME_MAX_BYTES and name not in (b".", b"..") and b"/" not in name and b"\0" not in name
 
 
-def possible_names(names: Sequence[bytes]) -> Sequence[bytes]:
-    """Those of `names` that `can_be_name`. It takes a fraction of the time for one if all can."""
-    joined = b"/".join(names)
-    if (
-        joined.count(b"/") < max(len(names), 1)
-        and b"\0" not in joined
-        and max(map(len, names), default=0) <= NAME_MAX_BYTES
-        and {b"", b".", b".."}.isdisjoint(names)
-    ):
-        return names
-    return list(filter(can_be_name, names))
+def can_all_be_names(names: Sequence[bytes], most_bytes: int = NAME_MAX_BYTES) -> bool:
+    """Whether all of `names`, of up to `most_bytes` each, `can_be_name`. It takes a fraction of the time for one."""
+    joined = b"/".join([b"", *names, b""])
+    return (
+        joined.count(b"/") == len(names) + 1
+        and not any(impossible in joined for impossible in (b"\0", b"//", b"/./", b"/../"))
+        and max(map(len, names), default=0) <= most_bytes
+    )
 
 
 def never_exists(name: bytes) -> bool:

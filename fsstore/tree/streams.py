@@ -293,6 +293,9 @@ def size_of(stream: QueueStream) -> int:
 def newest_store_time_ms(queue: Queue) -> int | None:
     """Store time of the queue's newest message; None: there is none, or it can't be read."""
     try:
+        at_rest = queue.at_rest()
+        if at_rest is not None:
+            return at_rest.newest_store_time_ms
         bounds = queue.bounds()
         if bounds.min_offset == bounds.max_offset:
             return None
@@ -373,11 +376,12 @@ class StreamTable:
     def listed_topic(self, topic: str) -> Attributes | None:
         """Attributes of a topic's stream for a listing, if they are known without opening a queue. None: the kernel has
         to look it up. It has to, too, where it may have pages of an idle stream: another file would take its name."""
-        store, state = self._context.store, self._context.store.state_of_topic(topic)
-        is_final = store.mode is OpenMode.READ_ONLY
-        if not is_final and any(self._known(IdleStream, (topic, None))):
-            return None
-        shown = self._shown_in(IdleStream if is_final else StreamFile, state, (topic, None))
+        store, key = self._context.store, (topic, None)
+        state, is_final, shown = store.state_of_topic(topic), store.mode is OpenMode.READ_ONLY, None
+        if key in self._answered:
+            if not is_final and any(self._known(IdleStream, key)):
+                return None
+            shown = self._shown_in(IdleStream if is_final else StreamFile, state, key)
         if shown is None:
             at_rest = store.text_at_rest(topic)
             if at_rest is None:
@@ -397,7 +401,11 @@ class StreamTable:
 
     def listed(self, topic: str, queue: Queue) -> Attributes:
         """Attributes of a queue's stream for a listing, without slow work: a size that takes long is left to a later
-        stat."""
+        stat. A queue at rest stays closed, and its stream is listed by its name only."""
+        at_rest = queue.at_rest()
+        if at_rest is not None:
+            shown_inode = shown_stream_inode(topic, queue.queue_id, at_rest.min_offset)
+            return self._context.attribute_factory.name_of_file(shown_inode)
         file, seen = self._file(Origin(self._context.store, topic, queue))
         return file.described(seen.newest_ms) if file.is_summed else file.undescribed()
 

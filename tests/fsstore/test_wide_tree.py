@@ -199,10 +199,10 @@ def test_a_stream_whose_first_messages_went_before_it_was_read_is_stale(folder: 
         assert mount.stat("orders.log").size == len(mount.cat("orders.log")) < known.size
 
 
-def listed(mount: Mount, limit: int = 7) -> dict[str, Attributes]:
-    """What `ls -l` of the root gets."""
-    handle, position, shown = mount.fs.opendir(ROOT_INODE).handle, 0, dict[str, Attributes]()
-    while batch := mount.fs.readdir(handle, position, limit):
+def listed(mount: Mount, path: str = "") -> dict[str, Attributes]:
+    """What `ls -l` of a directory gets."""
+    handle, position, shown = mount.fs.opendir(mount.stat(path).inode).handle, 0, dict[str, Attributes]()
+    while batch := mount.fs.readdir(handle, position, 7):
         assert isinstance(batch, list)
         for entry in batch:
             mount.fs.listed(entry.attributes.inode)
@@ -223,6 +223,22 @@ def test_a_listing_of_topics_at_rest_leaves_nothing_to_look_up(at_rest: Mount, i
         assert min(found.inode, found.entry_timeout, found.attr_timeout) > 0
         assert at_rest.fs.getattr(found.inode)._replace(entry_timeout=found.entry_timeout) == found
         assert found.st_ino == at_rest.stat(name).st_ino
+
+
+@pytest.mark.parametrize("is_idle", [False, True], ids=["growing", "idle"])
+def test_a_topic_at_rest_is_listed_without_opening_a_queue(at_rest: Mount, is_idle: bool) -> None:
+    at_rest.now_ms += 3_600_000 * is_idle
+    shown = listed(at_rest, "topic-3")
+    assert opened_queues(at_rest) == []
+    looked_up_in_any_case = {"append", "0.log", "1.log", "2.log", "3.log"}
+    assert {name for name, found in shown.items() if not found.inode} == looked_up_in_any_case
+    for name, found in shown.items():
+        looked_up = at_rest.stat(f"topic-3/{name}")
+        assert (found.st_ino, found.mode >> 12) == (looked_up.st_ino, looked_up.mode >> 12)
+        if stat.S_ISDIR(found.mode):
+            assert found == looked_up
+    assert len(at_rest.cat("topic-3/0.log")) == 3 * len(b"body\n")
+    assert (at_rest.stat("topic-3/0"), at_rest.stat("topic-3/1")) == (shown["0"], shown["1"])
 
 
 @pytest.mark.parametrize("is_idle", [False, True], ids=["growing", "idle"])

@@ -9,6 +9,7 @@ import os
 from libc.errno cimport ENOENT, ENXIO, errno
 from libc.stdint cimport INT64_MAX, int32_t, int64_t
 from libc.stdio cimport snprintf
+from libc.stdlib cimport qsort
 from libc.string cimport memcmp, memcpy, strcmp
 from posix.unistd cimport close, lseek
 
@@ -61,6 +62,7 @@ cdef enum:
     MOST_PATH = 512
     ROW_BYTES = 20  # of an entry of a queue, and of a TOPIC_ROW
     PRE_BLANK_BYTES = 0x7FFFFFFF  # of an entry that leads to no record
+    MOST_ROWS = 256
     CHUNK_BYTES = 16 << 10
     MOST_BYTES = 1 << 20
     NOT_ZERO = -1
@@ -216,21 +218,31 @@ def has_entry(
     return found == ROW_BYTES and get_i32(row + 8) > 0 and get_i64(row) == physical_offset
 
 
-def read_queues(int folder, bytes topic not None, list queues not None, unsigned char[::1] rows not None):
-    """Fill `rows` (TOPIC_ROW, one more than there are entries) from queues of one file each, below an open folder of
-    topics. `queues` are of (queue id, offset of the first entry, offset past the last). False: a file can't be read, or
-    its entries do not end there, or one of them leads to no record."""
-    cdef long long queue_id, first, end, filled = 0, count
+def read_queues(int folder, bytes topic not None, dict extents not None, int64_t most):
+    """The rows (TOPIC_ROW) of queues of one file each, below an open folder of topics, in the order of the log. `extents`
+    has each queue's first entry and its end. None: there are none, or more than `most` or MOST_ROWS; or a file can't be
+    read, or its entries do not end there, or one of them leads to no record."""
+    cdef unsigned char[(MOST_ROWS + 1) * ROW_BYTES] rows
     cdef char[MOST_PATH] path
-    for queue_id, first, end in queues:
-        count = end - first
-        if count < 1 or (count + 1) * ROW_BYTES > rows.shape[0] - filled:
-            return False
-        size = snprintf(path, MOST_PATH, "%s/%lld/%020lld", <char *> topic, queue_id, first * ROW_BYTES)
-        if size >= MOST_PATH or not read_entries(folder, path, &rows[filled], <int32_t> queue_id, first, count):
-            return False
-        filled += count * ROW_BYTES
-    return filled == rows.shape[0] - ROW_BYTES
+    cdef int64_t queue_id, first, end, count = 0, left = min(most, <int64_t> MOST_ROWS)
+    for queue_id, (first, end) in extents.items():
+        if not 0 <= first < end <= INT64_MAX // ROW_BYTES or end - first > left:
+            return None
+        size = snprintf(
+            path, MOST_PATH, "%s/%lld/%020lld", <const char *> topic, <long long> queue_id, <long long> (first * ROW_BYTES)
+        )
+        if size >= MOST_PATH or not read_entries(folder, path, &rows[count * ROW_BYTES], <int32_t> queue_id, first, end - first):
+            return None
+        left, count = left - (end - first), count + (end - first)
+    qsort(rows, count, ROW_BYTES, by_physical_offset)
+    return rows[:count * ROW_BYTES] if count else None
+
+
+cdef int by_physical_offset(const void *one, const void *other) noexcept nogil:
+    cdef int64_t left, right
+    memcpy(&left, one, sizeof(left))
+    memcpy(&right, other, sizeof(right))
+    return (left > right) - (left < right)
 
 
 cdef bint read_entries(

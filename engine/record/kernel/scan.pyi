@@ -30,5 +30,15 @@ def text_sizes(
     is_ledger: bool,
     unknown: int,
 ) -> Array | None: ...
+def rows_text(
+    log: Array | memoryview,
+    base: int,
+    file_bytes: int,
+    rows: bytes,
+    first: int,
+    topic: bytes,
+    is_ledger: bool,
+    checked_before: int,
+) -> tuple[int, int, int] | None: ...
 def copy_texts(log: Array, base: int, physical_offsets: Array, is_ledger: bool, target: Array) -> int: ...
 def placed_headers(log: Array, start: int, end: int, base: int, found: Array) -> tuple[int, int]: ...

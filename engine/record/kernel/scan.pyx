@@ -26,6 +26,11 @@ cdef enum:
     MOST_HOST_BYTES = 20
     NEWLINE = 10
 
+cdef packed struct TopicRow:  # TOPIC_ROW of log/entries.py
+    int64_t physical_offset
+    int64_t queue_offset
+    int32_t queue_id
+
 
 cdef int require_range(int64_t start, int64_t end, int64_t size) except -1:
     if start < 0 or end < 0 or end > size:
@@ -215,11 +220,9 @@ def text_sizes(
     """Bytes of text (body and newline, int64 (n,)) of the records at `physical_offsets` of `log`, which is at `base`;
     None when one is compressed, may be a batch, or is no record: a whole one, if any is `unknown`. Of the first so many,
     all is checked: CRC, topic, queue and queue offset."""
-    cdef int64_t row, count = physical_offsets.shape[0], at, end = log.shape[0], topic_size = len(topic)
-    cdef bint whole
+    cdef int64_t row, count = physical_offsets.shape[0], topic_size = len(topic)
     cdef const char *name = topic
     cdef Header header
-    cdef Place place
     if queue_ids.shape[0] != count or queue_offsets.shape[0] != count:
         raise ValueError("arrays of different lengths")
     found = np.empty(count, np.int64)
@@ -228,21 +231,64 @@ def text_sizes(
         for row in range(count):
             if row + ROWS_AHEAD < count:
                 prefetch(&log[0] + plus(physical_offsets[row + ROWS_AHEAD], -base), BYTES_AHEAD)
-            at, whole = plus(physical_offsets[row], -base), row < unknown
-            if not find_record(
-                &log[0], end, at, physical_offsets[row], False, is_ledger, unknown > 0, &header, &place
-            ) or header.body_size < 0 or header.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS:
+            sizes[row] = text_size(
+                &log[0], log.shape[0], base, physical_offsets[row], name, topic_size, queue_ids[row], queue_offsets[row],
+                is_ledger, unknown > 0, row < unknown, &header,
+            )
+            if sizes[row] < 0:
                 break
-            if whole and not is_whole_at(
-                &log[0], &header, &place, name, topic_size, queue_ids[row], queue_offsets[row]
-            ):
-                break
-            if is_refused(&log[at], header.store_size):
-                break
-            sizes[row] = place.body_size + 1
         else:
             row = count
     return found if row == count else None
+
+
+def rows_text(
+    const unsigned char[::1] log not None, int64_t base, int64_t file_bytes, bytes rows not None, int64_t first,
+    bytes topic not None, bint is_ledger, int64_t checked_before,
+):
+    """The text of the messages in `rows` (TOPIC_ROW, in the order of the log) from row `first` on, up to the last one in
+    the file of `file_bytes` that begins at `base` and has the pages `log`.
+
+    (number of the row after them, their bytes, store time of the last). None as of `text_sizes`. Of records at physical
+    offsets below `checked_before` all is checked."""
+    cdef int64_t row = first, count = len(rows) // sizeof(TopicRow), found = 0, size, topic_size = len(topic)
+    cdef const char *name = topic
+    cdef bytes_at data = rows
+    cdef TopicRow at
+    cdef Header header
+    if not 0 <= first < count:
+        raise ValueError(f"no row {first} of {count}")
+    with nogil:
+        while row < count:
+            memcpy(&at, data + row * sizeof(TopicRow), sizeof(TopicRow))
+            if plus(at.physical_offset, -base) >= file_bytes:
+                break
+            size = text_size(
+                &log[0], log.shape[0], base, at.physical_offset, name, topic_size, at.queue_id, at.queue_offset,
+                is_ledger, True, at.physical_offset < checked_before, &header,
+            )
+            if size < 0:
+                break
+            row, found = row + 1, found + size
+        else:
+            size = 0
+    return None if size < 0 or row == first else (row, found, header.store_time_ms)
+
+
+cdef inline int64_t text_size(
+    bytes_at log, int64_t end, int64_t base, int64_t physical_offset, const char *topic, int64_t topic_size,
+    int64_t queue_id, int64_t queue_offset, bint is_ledger, bint has_parts, bint whole, Header *header,
+) noexcept nogil:
+    """Bytes of the text (body and newline) of one record; -1 where `text_sizes` finds None."""
+    cdef Place place
+    cdef int64_t at = plus(physical_offset, -base)
+    if not find_record(
+        log, end, at, physical_offset, False, is_ledger, has_parts, header, &place
+    ) or header.body_size < 0 or header.sys_flag & INNER_BATCH_FLAGS == INNER_BATCH_FLAGS:
+        return -1
+    if whole and not is_whole_at(log, header, &place, topic, topic_size, queue_id, queue_offset):
+        return -1
+    return -1 if is_refused(log + at, header.store_size) else place.body_size + 1
 
 
 def copy_texts(
