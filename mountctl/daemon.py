@@ -83,6 +83,11 @@ class Reporter:
         if descriptor is not None:
             os.set_blocking(descriptor, False)
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether a command waits for the reports."""
+        return self._descriptor is not None
+
     def tell(self, report: Report) -> None:
         """Send `report`. A command that has ended is no error; a stopped one misses progress, and after REPORT_SECONDS
         all reports."""

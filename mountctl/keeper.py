@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import NoReturn
 
 from fsstore.handover.keeper import Keeper
@@ -29,9 +30,9 @@ NO_RESEND = "FSSTORE_NO_RESEND"
 """Environment variable: the mount ends with its daemon, as on kernels before 6.9."""
 
 
-def start(served: Served, showing: Callable[[], AbstractContextManager[Show]]) -> int:
-    """Serve in a daemon that logs to its file; returns its pid when the mount is ready, or raises its error. `showing`
-    opens the progress display. It is called after the fork, which must not copy an open display."""
+def start(served: Served, showing: Callable[[], AbstractContextManager[Show]]) -> Report:
+    """Serve in a daemon that logs to its file; returns its report, with its pid, when the mount is ready, or raises its
+    error. `showing` opens the progress display. It is called after the fork, which must not copy an open display."""
     output = open_log(served.log_file)
     listening, telling = os.pipe()
     sys.stdout.flush()
@@ -46,14 +47,14 @@ def start(served: Served, showing: Callable[[], AbstractContextManager[Show]]) -
         return _wait_until_ready(outcomes(reports, show), served)
 
 
-def _wait_until_ready(reports: Iterable[Report], served: Served) -> int:
+def _wait_until_ready(reports: Iterable[Report], served: Served) -> Report:
     pid = 0
     try:
         for report in reports:
             if report.event == "started":
                 pid = report.pid
             elif report.event == "ready":
-                return pid
+                return replace(report, pid=pid)
             else:
                 raise CommandError(report.text, exit_code=report.code)
     except KeyboardInterrupt:

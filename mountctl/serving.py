@@ -10,10 +10,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from types import FrameType
 
 from engine import (
@@ -26,6 +27,7 @@ from engine import (
     StoreConfig,
     StoreError,
     StoreIdentity,
+    uncollected,
 )
 from fsstore import ServeOptions, serve_mount
 from fsstore.fuse.mount import ENDING_SIGNALS, require_agreement
@@ -35,12 +37,14 @@ from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES, Report, Reporter, tell_s
 from mountctl.errors import one_line
 from mountctl.log_file import LogFile, SystemLog, log_to_stderr
 from mountctl.options import MountRequest
-from mountctl.output import human_seconds, human_size, throttled
+from mountctl.output import human_seconds, human_size, plural, throttled
 from mountctl.process import raise_open_files, start_trimming
 from mountctl.supervisor import RESTART_SIGNAL
 
 log = logging.getLogger("mountctl")
 
+MOST_REFUSED, MOST_LOOKED_AT = 5, 1_000
+"""Sentences about what is not served, and queues that are looked at for them."""
 LOG_INTERVAL_SECONDS = 5.0
 SHOW_INTERVAL_SECONDS = 0.1
 REFUSED_SECONDS, LONGEST_REFUSED_SECONDS = 1.0, 60.0
@@ -64,12 +68,14 @@ def serve_request(
     is_first = keeper is None or keeper.inherited is None  # a next server never creates its store
     create = request.mode == "write" and is_first
     config = _going_on(_config(request, reporter), keeper)
-    with MessageStore.open(request.store, config, create=create) as store, _Watched(store, keeper):
-        gc.freeze()  # a store of many queues has many permanent objects, which the collector need not visit
+    with uncollected():
+        opened = MessageStore.open(request.store, config, create=create)
+        gc.freeze()  # a store of many queues has many permanent objects, which the collector need not visit even once
+    with opened as store, _Watched(store, keeper):
         _log_opening(store)
         hangups.store = store
         try:
-            ready = partial(_ready, request, reporter, interrupts, keeper)
+            ready = partial(_ready, request, store, reporter, interrupts, keeper)
             facts = partial(_facts, log_file)
             serve_mount(store, request.mountpoint, _serve_options(request), ready=ready, keeper=keeper, facts=facts)
         finally:
@@ -275,12 +281,34 @@ def _log_opening(store: MessageStore) -> None:
         log.warning("%s", sentence)
 
 
-def _ready(request: MountRequest, reporter: Reporter, interrupts: Interrupts, keeper: Keeper | None) -> None:
+def _ready(
+    request: MountRequest, store: MessageStore, reporter: Reporter, interrupts: Interrupts, keeper: Keeper | None
+) -> None:
     interrupts.end()
     log.info("%s is mounted at %s", request.store, request.mountpoint)
-    reporter.tell(Report("ready"))
+    if reporter.is_heard:
+        reporter.tell(Report("ready", "\n".join(islice(not_served(store), MOST_REFUSED))))
     reporter.close()
     tell_systemd("READY=1" if keeper is None else f"MAINPID={keeper.pid}\nREADY=1")
+
+
+def not_served(store: MessageStore) -> Iterator[str]:
+    """Sentences about parts of the store that the disk keeps from being served. Of a store with more than
+    MOST_LOOKED_AT queues these are not looked at: that would read each queue's files before anybody asks for one."""
+    if store.mode is OpenMode.WRITE and store.read_only_reason:
+        yield f"the store is only read: {' '.join(store.read_only_reason.split())}"
+    if damaged := store.recovery.damaged:
+        yield f"{plural(len(damaged), 'place')} in the log can't be read (see mountctl check)"
+    if len(store.topics()) > MOST_LOOKED_AT or sum(map(len, store.queues_by_topic().values())) > MOST_LOOKED_AT:
+        return
+    try:
+        refused = [queue for queue in store.queue_states() if queue.refused is not None]
+    except (StoreError, OSError) as error:
+        yield f"the queues can't be looked at: {one_line(error)}"
+        return
+    for queue in refused:
+        assert queue.refused is not None
+        yield f"not served: {queue.topic}/{queue.queue}: {one_line(queue.refused)}"
 
 
 def _retention_in_words(retention: Retention | None) -> str:

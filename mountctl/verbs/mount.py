@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import click
@@ -13,17 +10,13 @@ import click
 from fsstore import ParquetOptions
 from fsstore.handover.keeper import Keeper
 from mountctl import daemon, preflight
-from mountctl.errors import one_line
 from mountctl.keeper import start
 from mountctl.launch import Served
 from mountctl.log_file import LogFile, default_log_file, open_log, redirect
 from mountctl.options import BROKER_CONF, MountRequest, StoreSettings, parse, parse_mode, root_of, settings_of
-from mountctl.output import plural, progress, visible
+from mountctl.output import progress, visible
 from mountctl.places import absolute, require_here
 from mountctl.process import set_up_allocator
-
-MOST_REFUSED = 5
-"""The most refused files that `mount` names."""
 
 
 @click.command("mount", short_help="Mount a store.")
@@ -123,25 +116,10 @@ def _serve_here(request: MountRequest, log_file: Path | None) -> None:
 def _start_daemon(request: MountRequest, log_file: Path) -> None:
     request = replace(request, mountpoint=request.mountpoint.resolve())
     served = Served(_server(request, log_file), request.mountpoint, log_file, request.to_text())
-    pid = start(served, progress)
-    click.echo(f"{request.store} is mounted at {request.mountpoint} (process {pid}, log {log_file})")
-    for sentence in islice(_not_served(request.mountpoint), MOST_REFUSED):
+    ready = start(served, progress)
+    click.echo(f"{request.store} is mounted at {request.mountpoint} (process {ready.pid}, log {log_file})")
+    for sentence in ready.text.splitlines():
         click.echo(visible(f"mountctl: {sentence}"), err=True)
-
-
-def _not_served(mountpoint: Path) -> Iterator[str]:
-    """Sentences about parts of the store that the disk keeps from being served, from the mount's status."""
-    try:
-        status = json.loads((mountpoint / "@store/status.json").read_bytes())
-    except OSError as error:
-        yield f"the status can't be read: {one_line(error)}"
-        return
-    if status["mode"] == "write" and status["read_only_reason"]:
-        yield f"the store is only read: {status['read_only_reason']}"
-    if damaged := status["stats"]["recovery"]["damaged"]:
-        yield f"{plural(len(damaged), 'place')} in the log can't be read (see mountctl check)"
-    for sentence in status["refused_queues"]:
-        yield f"not served: {sentence}"
 
 
 def _server(request: MountRequest, log_file: Path | None) -> daemon.Server:

@@ -35,8 +35,8 @@ def server(reporter, keeper):
 
 try:
     served = Served(server, Path("/nowhere"), Path(sys.argv[1]), b"")
-    pid = start(served, lambda: nullcontext(print))
-    print("ready", pid)
+    ready = start(served, lambda: nullcontext(print))
+    print(ready.event, ready.pid)
 except CommandError as error:
     print("failed", error.exit_code, error)
 """

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from engine import MessageStore
+from mountctl.serving import not_served
 from tests.durability.faultfs import CHANGES, FaultyDisk, Rule
 from tests.mount.refusing import disk as disk
 from tests.mount.refusing import site as site
@@ -49,6 +53,14 @@ def test_a_mount_over_a_queue_that_the_disk_refuses_serves_its_messages(
     assert (done.returncode, done.stderr) == (0, "")
     assert succeed("cat", site.mountpoint, "orders") == before
     succeed("umount", site.mountpoint)
+
+
+@pytest.mark.parametrize(("queues", "looks"), [(400, 1), (401, 0)])
+def test_a_mount_looks_at_no_queue_of_a_store_with_very_many(tmp_path: Path, queues: int, looks: int) -> None:
+    with MessageStore.open(tmp_path, create=True) as store:
+        store.create_topics({"one": 600, "other": queues})
+        with patch.object(store, "queue_states", return_value=[]) as looked:
+            assert (list(not_served(store)), looked.call_count) == ([], looks)
 
 
 def test_a_mount_of_which_all_is_served_says_nothing_more(site: Site) -> None:
