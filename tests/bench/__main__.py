@@ -80,7 +80,10 @@ def main(arguments: Sequence[str]) -> int:
         if WIDTH in asked.rows:
             stores = width.wide_stores(room, asked.topics)
             results += [shown(result) for result in width.measure(room, stores)]
-            results += [shown(run_row(room, row)) for row in width.peer_rows(stores[-1])]
+            rows = width.peer_rows(stores[-1])
+            if not asked.quick:  # RocketMQ takes some seconds for each opening and close
+                rows += tuple(row for store in stores for row in width.rocketmq_rows(store))
+            results += [shown(run_row(room, row)) for row in rows]
         if FLEET in asked.rows:
             from tests.bench import fleet  # needs PySpark, too
 

@@ -18,6 +18,10 @@ HEAP_MIB = 2_048
 END_LIMIT_SECONDS = 60
 
 
+class RocketMQError(Exception):
+    """RocketMQ's answer to a call that failed: a stack trace."""
+
+
 class RocketMQ:
     """A JVM with RocketMQ 4.9. A context manager. Thread safety: one thread at a time."""
 
@@ -51,17 +55,19 @@ class RocketMQ:
         self._process.stdin.flush()
         answer = json.loads(self._process.stdout.readline() or '{"error": "the JVM ended"}')
         if "error" in answer:
-            raise RuntimeError(f"RocketMQ, {verb}: {answer['error']}")
+            raise RocketMQError(f"RocketMQ, {verb}: {answer['error']}")
         return Took(float(answer["seconds"]), cpu_seconds(self._process.pid) - began)
 
     def open(self, store: Path, sizes: FileSizes = SIZES) -> float:
-        """Open a store; the seconds that its load(), which recovers, took."""
+        """Open a store; the seconds that its load(), which recovers, took. RocketMQError: it does not."""
         config = {name: str(value) for name, value in java_config(sizes).items()}
         return self._call("open", store, config=config).seconds
 
-    def put(self, store: Path, first: int, count: int, *, keys: bool = True) -> Took:
-        """Put messages one after the other; how long until all were dispatched."""
-        return self._call("put", store, first=first, count=count, keys=keys)
+    def put(
+        self, store: Path, first: int, count: int, *, keys: bool = True, topic: str = TOPIC, queues: int = 1
+    ) -> Took:
+        """Put messages one after the other, into so many queues in turn; how long until all were dispatched."""
+        return self._call("put", store, first=first, count=count, keys=keys, topic=topic, queues=queues)
 
     def query(self, store: Path, numbers: list[int]) -> Took:
         """Query the keys of those messages."""
@@ -71,9 +77,9 @@ class RocketMQ:
         """Read and decode the first `count` messages."""
         return self._call("read", store, count=count)
 
-    def close(self, store: Path) -> None:
-        """Close a store cleanly."""
-        self._call("close", store)
+    def close(self, store: Path) -> float:
+        """Close a store cleanly; the seconds that took."""
+        return self._call("close", store).seconds
 
     def __enter__(self) -> "RocketMQ":
         return self

@@ -14,13 +14,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import NamedTuple
 
-from engine import Message, MessageStore, Retention, StoreConfig
+from engine import FileSizes, Message, MessageStore, Retention, StoreConfig
 from tests.bench.growth import append, in_turns, private_mib
-from tests.bench.measure import Pairs, interleave, seconds
+from tests.bench.measure import LeftOutError, Pairs, interleave, seconds
 from tests.bench.report import Result
+from tests.bench.rocketmq import RocketMQ, RocketMQError
 from tests.bench.room import Room
 from tests.bench.rows import Row
 from tests.bench.workload import body, key
@@ -28,7 +30,7 @@ from tests.interop.mounts import MOUNTCTL, mounted
 
 TOPICS = (100, 2_000, 20_000)
 QUEUES, MESSAGES = 4, 3
-MOST_TIMES = 2.0
+MOST_TIMES, BOUND = 2.0, "a bound"
 LEAST = 0.001
 """In any figure's unit: a smaller one is noise."""
 NAMES, FOUND = 2, 5 + 2 * QUEUES
@@ -40,6 +42,9 @@ from engine import Message, MessageStore
 MessageStore.open(sys.argv[1]).put(Message(sys.argv[2], b"the last message"), 0)
 os._exit(0)
 """
+
+NEW_QUEUES = 100
+"""Queues that get their first message beside RocketMQ."""
 
 Figures = dict[str, float]
 """What was measured of one store, by the figure's name: in its unit, of all items."""
@@ -265,17 +270,101 @@ def listings(store: Wide, command: tuple[str, ...], times: int, room: Room) -> P
     )
 
 
+# beside RocketMQ
+
+
+class Cycle(NamedTuple):
+    """Seconds that parts of one life of a store took: its opening, the first message of NEW_QUEUES, its close."""
+
+    open: float
+    first: float
+    close: float
+
+
+Sides = tuple[list[Cycle], list[Cycle]]
+
+
+def rocketmq_rows(store: Wide) -> tuple[Row, ...]:
+    """A store's life on both sides, each with a copy of its own."""
+    lives: Callable[[Room], Sides | LeftOutError] = cache(lambda room: lives_of(room, store))
+
+    def row(name: str, work: str, took: Callable[[Cycle], float]) -> Row:
+        def run(room: Room) -> Pairs:
+            found = lives(room)
+            if isinstance(found, LeftOutError):
+                raise found
+            ours, theirs = (tuple(map(took, side)) for side in found)
+            return Pairs(ours, theirs)
+
+        what = f"{work}, {store.topics:,} topics"
+        return Row(f"width {name} {store.topics}", what, "RocketMQ", "s", 1, run, at_most=True, judged=False)
+
+    return (
+        row("open", "open the store", lambda cycle: cycle.open),
+        row("news", f"first messages of {NEW_QUEUES} queues", lambda cycle: cycle.first),
+        row("end", "close it then", lambda cycle: cycle.close),
+    )
+
+
+def lives_of(room: Room, store: Wide) -> Sides | LeftOutError:
+    """What each side took, in turns."""
+    ours, theirs = (room.new_folder() / "store" for _ in range(2))
+    sides: Sides = [], []
+    try:
+        rocketmq = room.rocketmq()
+        for copy in (ours, theirs):
+            run("cp", "-a", "--sparse=always", store.path, copy)
+        with MessageStore.open(ours) as opened:
+            sizes = opened.sizes
+        for number in range(room.scale.rounds):
+            sides[0].append(our_life(ours, f"new-{number}"))
+            sides[1].append(their_life(rocketmq, theirs, sizes, f"new-{number}"))
+    except LeftOutError as reason:
+        return reason
+    except RocketMQError as error:
+        return LeftOutError(f"{error}".splitlines()[0])
+    return sides
+
+
+def our_life(store: Path, topic: str) -> Cycle:
+    opened: list[MessageStore] = []
+    open_s = seconds(lambda: opened.append(MessageStore.open(store)))
+    opened[0].create_topic(topic, NEW_QUEUES)  # RocketMQ's store takes messages of any topic
+    first_s = seconds(lambda: [opened[0].put(message(number, topic), number) for number in range(NEW_QUEUES)])
+    return Cycle(open_s, first_s, seconds(opened[0].close))
+
+
+def their_life(rocketmq: RocketMQ, store: Path, sizes: FileSizes, topic: str) -> Cycle:
+    open_s = rocketmq.open(store, sizes)
+    first_s = rocketmq.put(store, 0, NEW_QUEUES, topic=topic, queues=NEW_QUEUES).seconds
+    return Cycle(open_s, first_s, rocketmq.close(store))
+
+
 # verdicts
 
 
+class Peer(NamedTuple):
+    """What a figure is compared with: it may be `most` times this one."""
+
+    name: str
+    figure: float
+    most: float
+
+
 def verdicts(stores: Sequence[Wide], found: Sequence[Figures]) -> Iterator[Result]:
+    """Those of the largest store; stores between it and the smallest are reported."""
     topics = [store.topics for store in stores]
     for figure in FIGURES:
         values = costs(figure, topics, [figures[figure.name] for figures in found])
-        if figure.compared and len(values) > 1:
-            yield compared(figure, topics, values)
-        if figure.limit is not None:
-            yield bounded(figure, topics[-1], values[-1])
+        of_size = dict(zip(topics[len(topics) - len(values) :], values, strict=True))
+        smallest = min(of_size)
+        for size, value in of_size.items():
+            is_judged = size == topics[-1]
+            if figure.compared and size > smallest:
+                beside = Peer(f"{smallest:,} topics", of_size[smallest], MOST_TIMES)
+                yield verdict(figure, size, value, beside, is_judged=is_judged)
+            if figure.limit is not None and size >= topics[min(1, len(topics) - 1)]:
+                yield verdict(figure, size, value, Peer(BOUND, figure.limit, 1), is_judged=is_judged)
 
 
 def costs(figure: Figure, topics: Sequence[int], values: Sequence[float]) -> list[float]:
@@ -289,34 +378,17 @@ def costs(figure: Figure, topics: Sequence[int], values: Sequence[float]) -> lis
     ]
 
 
-def compared(figure: Figure, topics: Sequence[int], values: Sequence[float]) -> Result:
-    """Flat means: at the largest at most twice what it is at the smallest."""
-    ratio = values[-1] / values[0]
+def verdict(figure: Figure, topics: int, found: float, beside: Peer, *, is_judged: bool) -> Result:
+    name = f"width {figure.name}{'' if is_judged else f' {topics}'}"
     return Result(
-        id=f"width {figure.name}",
-        work=f"{figure.work}, {topics[-1]:,} topics",
-        against=f"{topics[len(topics) - len(values)]:,} topics",
-        unit=figure.unit,
-        ours=values[-1],
-        peer=values[0],
-        ratio=ratio,
-        target=MOST_TIMES,
-        ok=ratio <= MOST_TIMES,
-        at_most=True,
-    )
-
-
-def bounded(figure: Figure, topics: int, found: float) -> Result:
-    assert figure.limit is not None
-    return Result(
-        id=f"width {figure.name} limit",
+        id=f"{name} limit" if beside.name == BOUND else name,
         work=f"{figure.work}, {topics:,} topics",
-        against="a bound",
+        against=beside.name,
         unit=figure.unit,
         ours=found,
-        peer=figure.limit,
-        ratio=found / figure.limit,
-        target=1.0,
-        ok=found <= figure.limit,
+        peer=beside.figure,
+        ratio=found / beside.figure,
+        target=beside.most,
+        ok=found <= beside.most * beside.figure if is_judged else None,
         at_most=True,
     )

@@ -72,7 +72,7 @@ public final class Bench {
             case "put": return put(request);
             case "query": return query(request);
             case "read": return read(request);
-            case "close": stores.remove(request.get("path").getAsString()).shutdown(); return 0;
+            case "close": return close(request);
             default: throw new IllegalArgumentException("no such verb: " + verb);
         }
     }
@@ -101,23 +101,31 @@ public final class Bench {
         return took;
     }
 
+    private long close(JsonObject request) {
+        DefaultMessageStore store = stores.remove(request.get("path").getAsString());
+        long began = System.nanoTime();
+        store.shutdown();
+        return System.nanoTime() - began;
+    }
+
     private DefaultMessageStore store(JsonObject request) {
         return stores.get(request.get("path").getAsString());
     }
 
-    /** Puts messages {@code first} … one after the other, and waits until all are dispatched. */
+    /** Puts messages {@code first} … one after the other into {@code queues} in turn, and waits until all are dispatched. */
     private long put(JsonObject request) throws Exception {
         DefaultMessageStore store = store(request);
         String topic = request.get("topic").getAsString();
         boolean keys = request.get("keys").getAsBoolean();
         long first = request.get("first").getAsLong();
         long count = request.get("count").getAsLong();
+        long queues = request.get("queues").getAsLong();
         InetSocketAddress host = new InetSocketAddress("127.0.0.1", 10911);
         long began = System.nanoTime();
         for (long number = first; number < first + count; number++) {
             MessageExt message = Line.message(properties(number, keys));
             message.setTopic(topic);
-            message.setQueueId(0);
+            message.setQueueId((int) (number % queues));
             message.setBody(body(number));
             message.setBornTimestamp(System.currentTimeMillis());
             message.setBornHost(host);
