@@ -32,6 +32,11 @@ class Acknowledgements:
         self.timeouts = 0
         """Number of writers whose time was over."""
 
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a writer waits."""
+        return bool(self._waiting)
+
     def request(self, physical_end: int, done: Done) -> None:
         """Call `done(None)` when enough replicas have everything before `physical_end`, `done(error)` when it is too
         late: NotReplicatedError; StoreClosedError."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import selectors
 import socket
 import threading
@@ -41,13 +42,16 @@ log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
 """Longest interval between two looks at heartbeats and silent connections."""
 GATHER_SECONDS = 0.01
-"""Time for which puts are gathered, unless a writer waits for replicas: a wake-up for each would slow the writers."""
+"""Time for which puts and acknowledgements are gathered, unless a writer waits for replicas: the thread takes the
+interpreter from the writers each time that it wakes."""
 IDLE_SECONDS = 120.0
 """Silence after which a connection to the port of requests is closed, as by a broker."""
 MOST_CONNECTIONS = 64
 """Limit of the connections to each port."""
 TURN_BYTES = 4 << 20
 """Bytes that a replica is sent before the others have their turn."""
+GATHERED_BYTES, GATHERED_FRAMES = 1 << 20, 256
+"""Limits of what is sent by one system call."""
 READ_BYTES = 64 << 10
 REPEAT_SECONDS = 60.0
 """Time for which the same refusal of the same host is not logged again."""
@@ -67,7 +71,7 @@ class Master(StoreListener):
         self._config = config
         self._clock = clock
         self._tick_seconds = min(TICK_SECONDS, config.heartbeat_interval_ms / 1000)
-        self._next_tick = self._next_send = 0.0
+        self._next_tick = 0.0
         self._has_news = self._is_urgent = self._is_asleep = self._is_closing = False
         self._refusals = _Refusals()
         self._replicas: list[_Replica] = []
@@ -143,6 +147,7 @@ class Master(StoreListener):
         try:
             while not self._is_closing:
                 self._turn()
+                self._pause()
         except Exception:
             log.exception("replicas are not served any more")
             if self.acks is not None:
@@ -168,24 +173,29 @@ class Master(StoreListener):
         for key, events in self._selector.select(self._seconds_to_sleep()):
             key.data(events)
         self._is_asleep = False
-        now = time.monotonic()
-        if self._has_news and (self._is_urgent or now >= self._next_send):
+        if self._has_news:
             self._has_news = self._is_urgent = False
-            self._next_send = now + GATHER_SECONDS
             for replica in list(self._replicas):
                 self._serve(replica, replica.send)
+        now = time.monotonic()
         if now >= self._next_tick:
             self._next_tick = now + self._tick_seconds
             self._tick(now)
+
+    def _pause(self) -> None:
+        """Let puts and acknowledgements gather, if nothing is urgent."""
+        is_waited_for = self._is_urgent or (self.acks is not None and self.acks.is_waited_for)
+        if self._replicas and not is_waited_for and not any(replica.is_behind for replica in self._replicas):
+            self._wakeup.wait(GATHER_SECONDS)
 
     def _seconds_to_sleep(self) -> float:
         seconds = self._next_tick - time.monotonic()
         if self.acks is not None and (next_late := self.acks.expire()) is not None:
             seconds = min(seconds, next_late)
         self._is_asleep = bool(self._replicas)
-        if self._has_news and (self._replicas or self._is_urgent):  # a put may have found the thread awake
+        if self._has_news:  # a put may have found the thread awake
             self._is_asleep = False
-            seconds = 0.0 if self._is_urgent else min(seconds, self._next_send - time.monotonic())
+            return 0.0
         return max(seconds, 0.0)
 
     def _tick(self, now: float) -> None:
@@ -375,7 +385,12 @@ class _Replica(_Connection):
 
     @property
     def events(self) -> int:
-        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self._pending or self._is_cut else 0)
+        return selectors.EVENT_READ | (selectors.EVENT_WRITE if self.is_behind else 0)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more to send as soon as its socket takes it."""
+        return bool(self._pending) or self._is_cut
 
     @property
     def is_in_sync(self) -> bool:
@@ -385,7 +400,7 @@ class _Replica(_Connection):
     @property
     def _sent_end(self) -> int:
         """Physical offset before which the socket has taken the log."""
-        return self._next - (len(self._pending[-1]) if self._pending else 0)
+        return self._next - sum(map(len, self._pending[::-2]))  # headers and data in turn, data last
 
     def received(self, data: bytes) -> None:
         for end in self._reports.feed(data):
@@ -416,20 +431,24 @@ class _Replica(_Connection):
         stop = min(end, self._next + TURN_BYTES)
         while self._pending or self._next < stop:
             if not self._pending:
-                self._pending = self._frame(end)
+                self._pending = self._frames(min(stop, self._next + GATHERED_BYTES))
             if not self._push():
                 return
         self._is_cut = stop < end
 
-    def _frame(self, end: int) -> list[memoryview | bytes]:
-        """The next frame, which ends at `end` or with its file at the latest. ReadError."""
-        start, file_bytes = self._next, self._log.files.file_bytes
-        size = min(end - start, file_bytes - start % file_bytes, self._config.batch_bytes)
-        data = self._log.view(start, size)
-        read_through(data)
-        self._next += size
-        self._sent_bytes += size
-        return [encode_frame_header(start, size), data]
+    def _frames(self, stop: int) -> list[memoryview | bytes]:
+        """Frames with the log up to `stop`, or a part of it: headers and data in turn. ReadError."""
+        found: list[memoryview | bytes] = []
+        file_bytes = self._log.files.file_bytes
+        while self._next < stop and len(found) < 2 * GATHERED_FRAMES:
+            start = self._next
+            size = min(stop - start, file_bytes - start % file_bytes, self._config.batch_bytes)
+            data = self._log.view(start, size)
+            read_through(data)
+            found += (encode_frame_header(start, size), data)
+            self._next += size
+            self._sent_bytes += size
+        return found
 
     def tick(self, now: float) -> None:
         if now - self.heard_s > self._config.housekeeping_interval_ms / 1000:
@@ -510,6 +529,8 @@ class _Wakeup:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLIN)
 
     def fileno(self) -> int:
         """The descriptor to wait for."""
@@ -520,6 +541,10 @@ class _Wakeup:
         with self._lock:  # a descriptor that is closed may be another file's by now
             if self._descriptor >= 0:
                 os.eventfd_write(self._descriptor, 1)
+
+    def wait(self, seconds: float) -> None:
+        """Return when the thread is woken, after `seconds` at the latest."""
+        self._poll.poll(seconds * 1000)
 
     def clear(self, _: int) -> None:
         """Let the thread sleep again."""
