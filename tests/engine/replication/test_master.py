@@ -240,7 +240,19 @@ def test_a_replica_that_reads_nothing_keeps_nobody_waiting(tmp_path: Path) -> No
         assert max(one.lag_bytes for one in figures(store).replicas) > 1 << 20
 
 
-SUBJECTS = "import socket, sys; s = socket.create_connection((sys.argv[1], int(sys.argv[2]))); print(s.recv(1))"
+def test_a_replica_far_behind_goes_on_after_its_turn_without_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(master_module, "TURN_BYTES", 500)
+    with serving(tmp_path / "store") as store:
+        end = fill(store, 100)
+        with replica_of(store, 0) as replica:
+            began = time.monotonic()
+            replica.receive(end)
+            assert time.monotonic() - began < end / 500 * master_module.TICK_SECONDS / 4
+
+
+CLIENT = "import socket, sys; s = socket.create_connection((sys.argv[1], int(sys.argv[2]))); print(s.recv(1))"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root may be another user")
@@ -249,7 +261,7 @@ def test_on_the_loopback_another_user_is_refused(tmp_path: Path, port: int) -> N
     with serving(tmp_path / "store") as store:
         fill(store, 3)
         host, number = ports(store)[port]
-        words = ["/usr/bin/python3", "-c", SUBJECTS, host, str(number)]
+        words = ["/usr/bin/python3", "-c", CLIENT, host, str(number)]
         done = subprocess.run(words, user=65534, capture_output=True, text=True, check=True, timeout=20)
         assert done.stdout == "b''\n"
         assert "it belongs to user 65534" in str(figures(store).last_refusal)
@@ -372,6 +384,18 @@ def test_a_replica_that_comes_back_with_all_of_it_counts_at_once(tmp_path: Path)
         end = fill(store)
         with replica_of(store, end):
             store.wait_durable(end)
+
+
+def test_what_was_acknowledged_stays_so_when_the_replica_goes(tmp_path: Path) -> None:
+    with serving(tmp_path / "store", SYNC) as store:
+        end = fill(store)
+        with replica_of(store, 0) as replica:
+            replica.receive(end)
+            replica.report(end)
+            store.wait_durable(end)
+        until(lambda: figures(store).connected == 0, "it is still there")
+        store.wait_durable(end)
+        assert figures(store).confirmed_end == end
 
 
 def test_a_writer_that_waits_when_the_store_closes_is_answered(tmp_path: Path) -> None:
