@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.mountctl.served import CERTIFICATES
+
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Jobs of a second are over before the better compiler would pay."""
+
+
+SSL_CLIENT = """<configuration>
+  <property><name>ssl.client.truststore.location</name><value>{store}</value></property>
+  <property><name>ssl.client.truststore.type</name><value>pkcs12</value></property>
+  <property><name>ssl.client.truststore.password</name><value>changeit</value></property>
+</configuration>
+"""
+"""As docs/fleet.md has it."""
+
+
+def trusting(folder: Path) -> Path:
+    """A folder for the class path, by which Hadoop's client trusts the CA of the tests, as docs/fleet.md says."""
+    folder.mkdir()
+    store = folder / "ca.p12"
+    command = ["keytool", "-importcert", "-noprompt", "-alias", "fleet", "-file", str(CERTIFICATES / "ca.pem")]
+    subprocess.run(
+        [*command, "-keystore", str(store), "-storetype", "pkcs12", "-storepass", "changeit"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    (folder / "ssl-client.xml").write_text(SSL_CLIENT.format(store=store))
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -26,6 +52,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
         .config("spark.driver.extraJavaOptions", QUICK_START)
+        .config("spark.driver.extraClassPath", str(trusting(folder / "trust")))
         .config("spark.python.authenticate.socketTimeout", "120s")  # workers start slowly on a busy machine
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")

@@ -24,7 +24,7 @@ from fsstore.parquet.names import segment_name
 from fsstore.spark import MESSAGE_SCHEMA, BrokerError, ExpiredFilesError, SameNameError, fleet, frame
 from fsstore.tree.refusals import time_text
 from tests.mountctl.conftest import Site, clear, eventually, site_in, succeed
-from tests.mountctl.served import FIRST_TOKEN, Server, served, tokens_in
+from tests.mountctl.served import CERTIFICATES, FIRST_TOKEN, Server, served, tokens_in
 from tests.spark.test_serve import take_tokens
 
 MESSAGES = 900
@@ -248,3 +248,17 @@ def preferred(read: DataFrame) -> set[tuple[str, str]]:
         tasks = leaf.inputRDD()
         found |= {(NAMES[number], tasks.preferredLocations(task).mkString(" ")) for task in tasks.partitions()}
     return found
+
+
+def test_a_ca_of_the_users_own(
+    spark: SparkSession, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5.11 Of a server whose certificate a CA of the user's has signed, `SSL_CERT_FILE` names that CA to the driver's
+    questions, and an `ssl-client.xml` on the class path a trust store to Hadoop's client."""
+    site = hosts.sites["c"]
+    with served(site.mountpoint, tmp_path, "--certificate", CERTIFICATES / "server.pem") as server:
+        with pytest.raises(BrokerError, match="CERTIFICATE_VERIFY_FAILED"):
+            fleet(spark, {"c": server.origin}).messages()
+        monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "ca.pem"))
+        for since in (None, datetime(2001, 1, 1, tzinfo=UTC)):
+            assert rows(fleet(spark, {"c": server.origin}).messages(since=since)) == stored(site, "c")
