@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from mountctl.options import BROKER_CONF, MountRequest, StoreSettings, parse, pa
 from mountctl.output import progress, visible
 from mountctl.places import absolute, require_here
 from mountctl.process import set_up_allocator
+from mountctl.replicating import replica_beside
 
 
 @click.command("mount", short_help="Mount a store.")
@@ -25,6 +27,7 @@ from mountctl.process import set_up_allocator
 @click.option("-f", "--foreground", is_flag=True, help="Serve in this process, and log to standard error.")
 @click.option("-r", "--read-only", is_flag=True, help="Never write to the store; refused while it has a writer.")
 @click.option("--follow", is_flag=True, help="Read-only, beside the store's writer (a broker, a mount).")
+@click.option("--replicate", metavar="HOST[:PORT]", help="Follow, and keep STORE a live copy of that broker meanwhile.")
 @click.option("--sync-flush", is_flag=True, help="Each write returns when its bytes are on disk.")
 @click.option("--allow-other", is_flag=True, help="Let other users read; --append-mode lets them publish.")
 @click.option("--append-mode", metavar="OCTAL", help="Permission bits of the append files, like 222.")
@@ -36,6 +39,7 @@ def command(
     store: Path,
     mountpoint: Path | None,
     foreground: bool,
+    replicate: str | None,
     append_mode: str | None,
     log_file: Path | None,
     cache: Path | None,
@@ -60,6 +64,8 @@ def command(
     store, mountpoint = _places(store, mountpoint, settings)
     require_here(store)
     chosen = words.switches | {name for name, on in switches.items() if on}
+    if replicate is not None:
+        chosen |= {"follow"}
     request = MountRequest(
         store=absolute(store),
         mountpoint=absolute(mountpoint),
@@ -73,13 +79,17 @@ def command(
         follow_interval_ms=words.follow_interval_ms,
         cache=absolute(cache or words.cache or daemon.default_cache()),
     )
-    _preflight(request)
     log_file = log_file or words.log_file
     log_file = log_file and absolute(log_file)
-    if foreground:
-        _serve_here(request, log_file)
-    else:
-        _start_daemon(request, log_file or absolute(default_log_file(request.store)))
+    with ExitStack() as stack:
+        if replicate is not None:
+            where, log_of_replica = request.mountpoint.resolve(), log_file or absolute(default_log_file(request.store))
+            stack.enter_context(replica_beside(where, replicate, request.store, settings, log_of_replica))
+        _preflight(request)
+        if foreground:
+            _serve_here(request, log_file)
+        else:
+            _start_daemon(request, log_file or absolute(default_log_file(request.store)))
 
 
 def _places(store: Path, mountpoint: Path | None, settings: StoreSettings) -> tuple[Path, Path]:

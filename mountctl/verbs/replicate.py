@@ -19,6 +19,7 @@ from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import visible
 from mountctl.places import require_here
 from mountctl.process import raise_open_files, set_up_allocator
+from mountctl.replicating import end_with_mount
 
 HA_PORT = 10_912
 """haListenPort's default."""
@@ -31,8 +32,15 @@ _INTERVALS = {"haSendHeartbeatInterval": "heartbeat_seconds", "haHousekeepingInt
 @click.argument("places", metavar="[HOST[:PORT]] STORE", nargs=-1, required=True)
 @click.option("--remoting", metavar="HOST:PORT", help="The broker's listenPort; else its replication's port less 1.")
 @click.option("--begin-again", "is_begun_again", is_flag=True, help="Set the old copy aside, and make a new one.")
+@click.option("--while-mounted", type=Path, hidden=True)  # of `mountctl mount --replicate`
 @partial(takes_settings, own=frozenset((MASTER, *_INTERVALS)))
-def command(places: tuple[str, ...], remoting: str | None, is_begun_again: bool, settings: StoreSettings) -> None:
+def command(
+    places: tuple[str, ...],
+    remoting: str | None,
+    is_begun_again: bool,
+    while_mounted: Path | None,
+    settings: StoreSettings,
+) -> None:
     """Keep STORE a copy of the broker at HOST (haListenPort, 10912), as it grows. Runs until SIGTERM or SIGINT.
 
     An empty or missing STORE is made, with the broker's sizes. `mountctl mount --follow STORE` shows it meanwhile. What
@@ -61,6 +69,8 @@ def command(places: tuple[str, ...], remoting: str | None, is_begun_again: bool,
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
+    if while_mounted is not None:
+        end_with_mount(while_mounted, stopping.set)
     replicate(store, options, config, stopping, started=lambda: _ready(store, options))
 
 

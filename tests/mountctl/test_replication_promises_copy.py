@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -37,6 +37,19 @@ def replica(master: ScriptedMaster, copy: Path, *more: str) -> Iterator[subproce
         finally:
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=DEADLINE_SECONDS)
+
+
+@contextmanager
+def at_neighbouring_ports(master: ScriptedMaster) -> Iterator[str]:
+    """The address of another master of the same store, whose remoting is at the port below, as a broker's is."""
+    for port in range(20_913, 30_000, 2):
+        with suppress(OSError):
+            other = ScriptedMaster(master.store, (port, port - 1))
+            break
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        other.close()
 
 
 def wait_for_copy(master: ScriptedMaster) -> None:
@@ -287,3 +300,19 @@ def test_woken(master: ScriptedMaster, site: Site) -> None:
             began = time.monotonic()
             eventually(lambda before=before: stream.stat().st_size > before, "the message")  # type: ignore[misc]
             assert time.monotonic() - began < 10
+
+
+def test_both(master: ScriptedMaster, site: Site) -> None:
+    """1.14 `mountctl mount --replicate HOST STORE MOUNTPOINT` starts both, the copy and a mount that follows it; the
+    copy's process ends when the mount is gone."""
+    publish(master.store, 20)
+    with at_neighbouring_ports(master) as address:
+        site.mounted("--replicate", address)
+        shown = site.mountpoint / "topic-1"
+        eventually(lambda: len(list(shown.glob("[0-9]/[0-9]*"))) == 10, "messages")
+        assert replica_of(site.mountpoint)["is_running"]
+        succeed("umount", site.mountpoint)
+        eventually(lambda: replica_of(site.store)["state"] == "stopped", "the end of the copy's process")
+    new = site.store.with_name("new")
+    done = mountctl("mount", "--log-file", site.log, "--replicate", address, new, site.mountpoint)
+    assert (done.returncode, "did not start: see" in done.stderr) == (75, True), done.stderr

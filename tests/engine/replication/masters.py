@@ -27,7 +27,8 @@ SETTINGS_FILES = {
 class ScriptedMaster:
     """Serves `store` on two ports of the loopback. Thread safety: any thread may change its fields."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, ports: tuple[int, int] = (0, 0)) -> None:
+        """OSError: a port is taken; 0: any free one."""
         self.store = store
         self.folder = Path(store.path)
         self.frame_bytes = 1_000
@@ -50,7 +51,7 @@ class ScriptedMaster:
         self.requests: list[int] = []
         """The first report of each connection."""
         self.closing = threading.Event()
-        self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+        self._listeners = [socket.create_server(("127.0.0.1", port)) for port in ports]
         master, remoting = (Address(*one.getsockname()) for one in self._listeners)
         self.options = ReplicaOptions(master, remoting, heartbeat_seconds=0.2, silence_seconds=5)
         self._connections: list[socket.socket] = []
