@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from threading import Thread
@@ -132,8 +133,9 @@ class Brokers:
         if self._waiting and len(found) == len(brokers):
             self._ask_waiting()
             if all(broker.away_since_s is None for broker in self._waiting.values()):  # all logs can be compared
-                brokers = self._brokers = self._settle(known)
-                found |= self._present([one for name, one in brokers.items() if name not in found], known)
+                with suppress(*FAILURES):  # one is gone again: the next trigger tries it
+                    brokers = self._brokers = self._settle(known)
+                    found |= self._present([one for name, one in brokers.items() if name not in found], known)
         for broker in self._every():
             if self.fail_on_loss and _seconds_away(broker) >= self.patience_s:
                 raise self._error(broker)
