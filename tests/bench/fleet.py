@@ -52,7 +52,8 @@ PLANNED_TOPICS = 20
 WARMING_TURNS = 2
 ROUNDS, REQUESTS = 3, 2_000
 MOST_REQUEST_US, MOST_MIB_MS, MOST_QUERY_S = 200.0, 0.5, 60.0
-STILL_S = 1.0
+STILL_S, FIGURES_BYTES = 1.0, 16 << 10
+"""How long no more than the answer with the figures has left when nothing is being sent, and a bound of its size."""
 MOUNTS = 10
 """Below the many servers."""
 SFTP_SERVER = "/usr/lib/openssh/sftp-server"
@@ -78,10 +79,11 @@ class Place:
         return self.server_s + cpu_seconds(self.daemon)
 
     def sent_bytes(self) -> int:
-        """Bytes of answers that have left, as soon as their number stays: an answer is counted at its end."""
-        found = -1
-        while found != (found := self._sent_bytes()):
+        """Bytes of answers that have left, as soon as their number grows no more: an answer is counted at its end."""
+        before, found = -FIGURES_BYTES, self._sent_bytes()
+        while found - before >= FIGURES_BYTES:
             time.sleep(STILL_S)
+            before, found = found, self._sent_bytes()
         return found
 
     def _sent_bytes(self) -> int:
