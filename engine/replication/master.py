@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 """Longest interval between two looks at heartbeats and silent connections."""
-GATHER_SECONDS = 0.01
+GATHER_SECONDS = 0.025
 """Time for which puts and acknowledgements are gathered, unless a writer waits for replicas: the thread takes the
 interpreter from the writers each time that it wakes."""
 IDLE_SECONDS = 120.0

@@ -52,6 +52,7 @@ def command(
 
     Returns when the mount is ready. Retention is off unless -o sets it: fileReservedTime (hours), maxBytes,
     deleteWhen, diskMaxUsedSpaceRatio. For a log elsewhere, or over several paths: storePathCommitLog=PATH,PATH.
+    To serve replicas: brokerRole=ASYNC_MASTER or SYNC_MASTER, haListenPort, inSyncReplicas, slaveTimeout.
 
     \b
     Examples:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.mount.claims import carried, promised
-from tests.mountctl.conftest import Site, mountctl
-from tests.mountctl.test_replication_promises_master import served
+from tests.mountctl.conftest import Site, eventually, mountctl, succeed
+from tests.mountctl.test_replication_promises_master import served, synced
 
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[1] / "docs/replication.md"
@@ -26,6 +28,28 @@ def test_a_port_that_is_taken_ends_the_mount_by_name(site: Site) -> None:
     done = mountctl("mount", "-o", f"brokerRole=ASYNC_MASTER,haListenPort={port}", *other)
     assert done.returncode == os.EX_UNAVAILABLE
     assert f"127.0.0.1:{port}: Address already in use" in done.stderr
+
+
+def test_two_mounts_publish_here_and_read_there(site: Site, tmp_path: Path) -> None:
+    """A fsync on one returns when the other's store has its messages, and they are read through its mount."""
+    master, copy = served(site, "SYNC_MASTER"), tmp_path / "copy"
+    words = [sys.executable, "-m", "mountctl", "replicate", str(master.address), str(copy)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as replica:
+        try:
+            assert replica.stdout is not None
+            assert "is a replica of" in replica.stdout.readline()
+            synced(master, b"paid\n")
+            there = tmp_path / "there"
+            there.mkdir()
+            succeed("mount", "--follow", copy, there)
+            try:
+                synced(master, b"shipped\n")
+                eventually(lambda: (there / "orders/0.log").read_bytes() == b"paid\nshipped\n", "they are there")
+            finally:
+                succeed("umount", there)
+            assert master.replication()["in_sync"] == 1
+        finally:
+            replica.terminate()
 
 
 @pytest.mark.parametrize("verb", ["put", "check", "status"])
