@@ -17,6 +17,7 @@ from tests.bench import (
     grep_rows,
     growth,
     parquet_rows,
+    query_rows,
     read_rows,
     recovery_rows,
     sync_rows,
@@ -39,7 +40,8 @@ ROWS = tuple(
         + read_rows.ROWS
         + recovery_rows.ROWS
         + parquet_rows.ROWS
-        + grep_rows.ROWS,
+        + grep_rows.ROWS
+        + query_rows.ROWS,
         key=lambda row: order(row.id),
     )
 )
