@@ -217,8 +217,9 @@ def test_a_terminal_gets_no_escape_codes_of_another_host(site: Site) -> None:
 TAKES_PLACES = {"cat", "tail", "grep", "topics", "status"}
 ELSEWHERE = "a:/mnt/mq"
 OTHERS = {
-    **{verb: [ELSEWHERE] for verb in ("check", "init", "restart", "retention", "serve", "top", "umount")},
-    **{verb: [ELSEWHERE, "orders"] for verb in ("put", "wait")},
+    **{verb: [ELSEWHERE] for verb in ("check", "hist", "init", "promote", "restart", "retention")},
+    **{verb: [ELSEWHERE] for verb in ("serve", "top", "umount")},
+    **{verb: [ELSEWHERE, "orders"] for verb in ("fields", "put", "wait")},
     "backup": [ELSEWHERE, "copy"],
     "consume": [ELSEWHERE, "orders", "-g", "billing"],
     "copy": [ELSEWHERE, "orders", "store"],
@@ -226,6 +227,7 @@ OTHERS = {
     "import": [__file__, ELSEWHERE, "-t", "orders"],
     "mount": [ELSEWHERE, "mnt"],
     "profile": [ELSEWHERE],
+    "replicate": ["broker", ELSEWHERE],
     "sql": [ELSEWHERE, "select 1"],
 }
 
