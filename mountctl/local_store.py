@@ -144,12 +144,13 @@ class LocalStore:
             counts, texts = _texts(block, part)
             yield Bodies(np.repeat(block.queue_offset, counts), np.full(len(texts), -1), texts)
 
-    def matching(self, topic: str, queue: int, start: int, end: int, where: Where) -> Iterator[int]:
-        """Queue offsets in [start, end) of the messages for which `where` is true, oldest first."""
+    def matching(self, topic: str, queue: int, start: int, end: int, where: Where) -> Iterator[Bodies]:
+        """Groups of the messages in [start, end) for which `where` is true, oldest first; damaged ones are skipped."""
         self.store.refresh()
         damaged = self.left_out.noting(topic, queue)
-        for offsets, _ in where.matching(self.store, topic, queue, start, end, damaged):
-            yield from offsets.tolist()
+        for offsets, bodies in where.matching(self.store, topic, queue, start, end, damaged):
+            if len(offsets):
+                yield Bodies(offsets, np.full(len(offsets), -1), bodies)
 
     def with_key(self, topic: str, key: str) -> Iterator[MessageRow]:
         """Messages that carry exactly `key`, each once, by queue and offset, with their attributes."""

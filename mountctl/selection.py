@@ -234,7 +234,8 @@ def messages_in(store: LocalStore, chosen: Range, selection: Selection, attribut
     key is not checked."""
     attributes = attributes or bool(selection.tags)
     if selection.where is not None:
-        offsets = store.matching(chosen.topic, chosen.queue, chosen.start, chosen.end, selection.where)
+        found = store.matching(chosen.topic, chosen.queue, chosen.start, chosen.end, selection.where)
+        offsets = (offset for bodies in found for offset in bodies.offsets.tolist())
         return filter(selection.takes, messages_at(store, chosen, offsets, attributes))
     count = max(chosen.end - chosen.start, 0)
     return filter(selection.takes, store.messages(chosen.topic, chosen.queue, chosen.start, count, attributes))

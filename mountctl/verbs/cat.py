@@ -9,6 +9,7 @@ from itertools import islice
 
 import click
 
+from fsstore.query.where import Where
 from mountctl.client import MessageRow
 from mountctl.connect import reading
 from mountctl.errors import CommandError
@@ -77,11 +78,21 @@ def command(
             for message in islice(_with_key(store, ranges, selection), count):
                 printer.line(message)
         else:
+            prints_messages = printer.formats or bool(selection.tags) or count is not None
             for chosen in ranges:
+                if selection.where is not None and not prints_messages:
+                    _print_matching(store, chosen, selection.where, printer)
+                    continue
                 for message in islice(messages_in(store, chosen, selection, printer.attributes), count):
                     printer.line(message)
         printer.flush()
         return store.left_out.exit_code()
+
+
+def _print_matching(store: LocalStore, chosen: Range, where: Where, printer: Printer) -> None:
+    """Print bodies as they were found, without reading their messages again."""
+    for bodies in store.matching(chosen.topic, chosen.queue, chosen.start, chosen.end, where):
+        printer.raw(bodies.lines(range(len(bodies))))
 
 
 def _print_of_hosts(places: list[str], asked: Request, wanted: list[Target], printer: Printer) -> int:
