@@ -64,11 +64,6 @@ LOOKS = 40
 """Polls for a request before the loop sleeps, which take some 30 µs. A process that was answered often asks again
 within that time, and a sleeping processor, a virtual one above all, wakes up later than that."""
 
-TRIES, TRIED_AGAIN = 32, 1024
-"""After TRIES waits in a row in which looking found no request, the loop sleeps at once, except in the first TRIES of
-each TRIED_AGAIN waits. Where other processors are busy, the process that asks runs on the loop's, once that sleeps.
-Where they are idle, looking finds some requests and misses others: a few misses in a row are chance."""
-
 
 class Channel:
     """The connection of a mounted filesystem. Thread safety: `receive` and `wait` on one thread; replies and notices
@@ -89,8 +84,6 @@ class Channel:
         """Called with the time of the first answer."""
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLIN)
-        self._vain_waits = 0
-        """Waits since looking found a request."""
         self.had_one = False
         """Whether a request had come when `is_ready` was called last."""
         self._ending = threading.Lock()
@@ -141,15 +134,7 @@ class Channel:
         """Whether a request waits, or comes within `wait_ms`, or the mount has ended; `had_one`: whether it waited."""
         poll = self._poll.poll
         self.had_one = bool(poll(0))
-        if self.had_one:
-            return True
-        if self._vain_waits % TRIED_AGAIN < TRIES:
-            for _ in range(LOOKS - 1):
-                if poll(0):
-                    self._vain_waits = 0
-                    return True
-        self._vain_waits += 1
-        return bool(poll(wait_ms))
+        return self.had_one or any(poll(0) for _ in range(LOOKS - 1)) or bool(poll(wait_ms))
 
     async def wait(self) -> None:
         """Return when `is_ready`, in trio's own time."""

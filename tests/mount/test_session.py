@@ -25,8 +25,6 @@ from fsstore.fuse.session import (
     LINGER_MS,
     LOOKS,
     PAUSES,
-    TRIED_AGAIN,
-    TRIES,
     Channel,
     Handler,
     RequestLoop,
@@ -164,34 +162,14 @@ def loop_over(channel: ScriptedChannel, handle: Callable[[int], None]) -> Reques
     )
 
 
-def test_looking_for_requests_before_sleeping_is_left_out_where_it_finds_none(
+def test_the_loop_looks_for_a_request_before_it_sleeps_and_knows_whether_one_had_come(
     polled: tuple[Channel, ScriptedPoll],
 ) -> None:
     channel, poll = polled
-    for _ in range(1_000):
-        channel.is_ready(LINGER_MS)
-    assert poll.sleeps == 1_000
-    assert TRIES * LOOKS <= poll.looks <= 1_000 * LOOKS // 10
-
-
-def test_looking_for_requests_begins_again_where_it_finds_them(polled: tuple[Channel, ScriptedPoll]) -> None:
-    channel, poll = polled
-    for _ in range(1_000):
-        channel.is_ready(LINGER_MS)
-    poll.until = 3
-    for _ in range(TRIED_AGAIN):
-        assert channel.is_ready(LINGER_MS)
-    poll.sleeps = 0
-    assert all(channel.is_ready(LINGER_MS) for _ in range(1_000))
-    assert poll.sleeps == 0
-
-
-def test_looking_for_requests_goes_on_where_it_finds_one_now_and_then(polled: tuple[Channel, ScriptedPoll]) -> None:
-    channel, poll = polled
-    for number in range(1_000):
-        poll.until = 3 if number % 8 == 7 else None
-        channel.is_ready(LINGER_MS)
-    assert poll.sleeps == 1_000 * 7 // 8
+    for until, had_one, sleeps in ((1, True, 0), (3, False, 0), (LOOKS, False, 0), (None, False, 1)):
+        poll.until, poll.sleeps = until, 0
+        assert channel.is_ready(LINGER_MS) is (until is not None)
+        assert (channel.had_one, poll.sleeps) == (had_one, sleeps)
 
 
 def test_slow_work_is_done_in_threads_until_there_is_no_more_and_then_answered_once() -> None:
