@@ -170,7 +170,7 @@ def _open_writing(layout: StoreLayout, config: StoreConfig) -> Opened:
     refuse_obstacles(layout)
     with ExitStack() as stack:
         lock = stack.enter_context(StoreLock(layout.lock))
-        refuse_replica(layout, is_replica=config.is_replica)  # under the lock: nobody promotes it meanwhile
+        refuse_replica(layout, is_replica=config.is_replica)  # under the lock, so that no other process promotes it
         hold = stack.enter_context(ExitStack())
         hold.callback(hold_folder(path))
         last_shutdown = read_last_shutdown(layout)  # under the lock, so that no other writer interferes

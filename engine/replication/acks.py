@@ -64,7 +64,7 @@ class Acknowledgements:
             done(None)
 
     def expire(self) -> float | None:
-        """Answer the writers whose time is over. Returns the seconds until the next one's; None: nobody waits."""
+        """Answer the writers whose time is over. Returns the seconds that the next one has left; None: none waits."""
         now = time.monotonic()
         with self._lock:  # they wait equally long, so the first to come is the first to go
             late = [one for one in self._waiting if one[0] <= now]
