@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
 from itertools import groupby
+from typing import NamedTuple
 
 from mountctl.client import PARTS, Bodies, MessageRow
 from mountctl.local_store import LocalStore
@@ -97,6 +98,65 @@ def matches(
                 yield [message]
         else:
             yield from found
+
+
+class Context(NamedTuple):
+    """The number of messages before and after each match that are shown with it."""
+
+    before: int
+    after: int
+
+
+class Near(NamedTuple):
+    """A match, or a message near one. `is_apart`: the queue has messages between it and the one shown before it."""
+
+    message: MessageRow
+    is_match: bool
+    is_apart: bool
+
+
+def near(
+    store: LocalStore, ranges: list[Range], found: Iterable[MessageRow], context: Context, attributes: bool
+) -> Iterator[Near]:
+    """The matches that were found in the ranges, and the messages of these ranges near them, each once, queue by queue
+    in the order of queue offsets. `found` has the matches in that order."""
+    by_queue = {(chosen.topic, chosen.queue): chosen for chosen in ranges}
+    for place, own in groupby(found, lambda message: (message.topic, message.queue)):
+        spans: dict[int, _Span] = {}
+        offsets = _offsets_near(by_queue[place], (message.offset for message in own), context, spans)
+        shown = -1
+        for message in messages_at(store, by_queue[place], offsets, attributes):
+            span = spans.pop(message.offset)
+            yield Near(message, span.is_match, span.group != shown)
+            shown = span.group
+
+
+class _Span(NamedTuple):
+    """What an offset is shown for; those of one `group` have no message between them."""
+
+    group: int
+    is_match: bool
+
+
+def _offsets_near(chosen: Range, matches: Iterator[int], context: Context, spans: dict[int, _Span]) -> Iterator[int]:
+    """The offsets of matches and of messages near them, each once; `spans` gets what each is shown for."""
+    group = 0
+    reached = end = chosen.start  # the messages after the last match are [reached, end)
+
+    def taken(start: int, until: int, is_match: bool = False) -> Iterator[int]:
+        for offset in range(start, until):
+            spans[offset] = _Span(group, is_match)
+            yield offset
+
+    for match in matches:
+        if match - context.before > end:
+            yield from taken(reached, end)
+            reached = match - context.before
+            group += 1
+        yield from taken(reached, match)
+        yield from taken(match, match + 1, is_match=True)
+        reached, end = match + 1, min(match + 1 + context.after, chosen.end)
+    yield from taken(reached, end)
 
 
 def _with_part(store: LocalStore, chosen: Range, search: Search) -> Iterator[int]:

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -22,7 +23,7 @@ from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import visible
 from mountctl.pattern import Pattern
 from mountctl.places import find
-from mountctl.search import Found, Group, Search, at_most, matches
+from mountctl.search import Context, Found, Group, Near, Search, at_most, matches, near
 from mountctl.selection import Selection, names_several, parse_target, ranges_of, takes_selection
 from mountctl.showing import Printer, led_by, takes_format
 
@@ -41,6 +42,11 @@ MATCH, PLACE, PLAIN = "\x1b[1;31m", "\x1b[35m", "\x1b[0m"
 @click.option("-l", "--topics", "listing", is_flag=True, help="Print only the topics that have a matching message.")
 @click.option("-o", "--only-matching", "only", is_flag=True, help="Print only the matches, one per line.")
 @click.option("-m", "--max-count", "most", type=click.IntRange(1), help="The most messages of each topic.")
+@click.option(
+    "-A", "--after-context", "after", metavar="N", type=click.IntRange(0), help="Print N messages after each."
+)
+@click.option("-B", "--before-context", "before", metavar="N", type=click.IntRange(0), help="Print N messages before.")
+@click.option("-C", "--context", "around", metavar="N", type=click.IntRange(0), help="Print N before and N after each.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing, and end at the first match.")
 @click.option("-H", "--with-place", is_flag=True, help="Print TOPIC/QUEUE/OFFSET first; default for several topics.")
 @click.option(
@@ -52,14 +58,18 @@ MATCH, PLACE, PLAIN = "\x1b[1;31m", "\x1b[35m", "\x1b[0m"
 @partial(takes_settings, names=["--option"])
 def command(
     place: str, text: str | None, targets: tuple[str, ...], given: str | None, fixed: bool, any_case: bool,
-    invert: bool, counting: bool, listing: bool, only: bool, most: int | None, quiet: bool, with_place: bool,
-    parts: tuple[str, ...], colour: str, selection: Selection, printer: Printer, settings: StoreSettings,
+    invert: bool, counting: bool, listing: bool, only: bool, most: int | None, after: int | None,
+    before: int | None, around: int | None, quiet: bool, with_place: bool, parts: tuple[str, ...], colour: str,
+    selection: Selection, printer: Printer, settings: StoreSettings,
 ) -> int:  # fmt: skip
     """Print the messages of a store or mount that match PATTERN, a regular expression of Python's. Without TOPIC
     all topics are searched. ^ and $ match at each line of a body.
 
     Several places stand first: HOST:PLACE is read by ssh, @GROUP is of ~/.config/fsstore/fleet.toml. A PATTERN that
     looks like a place is given by -e.
+
+    -A, -B and -C print messages of the same queue near each match, each once, whatever --where, --tag and --key say of
+    them; between groups that don't touch is a line of --. They have no effect with -c, -l, -o and -q.
 
     The exit code is 0 with a match, 1 without, and greater after an error.
 
@@ -68,6 +78,7 @@ def command(
       mountctl grep /mnt/mq 'order [0-9]' orders
       mountctl grep /srv/store -Fc 'order 7'
       mountctl grep /mnt/mq -i 'ORDER 3|order 4' 'ord*' --from -1h --json
+      mountctl grep /mnt/mq -C 3 'order 7' orders
       mountctl grep /mnt/mq '^KEYS=ORDER-' --in properties -o
       mountctl grep @prod -e 'order: [0-9]' orders
     """
@@ -80,6 +91,10 @@ def command(
     wanted = [parse_target(target) for target in topics or ["*"]]
     if any(target.offset is not None for target in wanted):
         raise CommandError("one message is not searched", "give TOPIC or TOPIC/QUEUE", os.EX_USAGE)
+    context = Context(*(around or 0 if given is None else given for given in (before, after)))
+    shows_near = {before, after, around} != {None} and not (counting or listing or only or quiet)
+    if places and shows_near:
+        raise CommandError("-A, -B and -C are for a place of this host", "leave them out", os.EX_USAGE)
     is_coloured = colour == "always" or (colour == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
     if places:
         searched = Searched(pattern, fixed, any_case, invert, tuple(sorted(search.parts)))
@@ -100,6 +115,14 @@ def command(
                 count = sum(map(len, groups))
                 found |= count > 0
                 printer.raw(f"{topic}:{count}\n".encode() if show.with_place else b"%d\n" % count)
+                continue
+            if shows_near:
+                rows: Iterable[MessageRow] = (message for group in groups for message in group)
+                if selection.key is not None:  # found in the order of the log
+                    rows = sorted(rows, key=lambda message: (message.queue, message.offset))
+                for one in near(store, own, rows, context, printer.attributes):
+                    found = True
+                    show.near(one)
                 continue
             for group in groups:
                 found |= len(group) > 0
@@ -152,7 +175,7 @@ def _of_hosts(places: list[str], asked: Request, show: _Shower, how: str) -> int
         return fleet.exit_code(0 if found.total() else FINDINGS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Shower:
     """Prints search results."""
 
@@ -161,6 +184,8 @@ class _Shower:
     is_coloured: bool
     only: bool
     with_place: bool
+    _shown: bool = False
+    """Whether a message was shown with those near it."""
 
     def __call__(self, group: Group) -> None:
         """Print messages, or their matches."""
@@ -170,7 +195,14 @@ class _Shower:
             for message in group:
                 self._show(message)
 
-    def _show(self, message: MessageRow) -> None:
+    def near(self, one: Near) -> None:
+        """Print a match, or a message near one, with a line between groups."""
+        if one.is_apart and self._shown and not self.printer.formats:
+            self.printer.raw(b"--\n")
+        self._shown = True
+        self._show(one.message, one.is_match)
+
+    def _show(self, message: MessageRow, is_match: bool = True) -> None:
         if self.printer.formats:
             self.printer.line(message)
             return
@@ -178,12 +210,12 @@ class _Shower:
         place = ":".join(filter(None, (message.broker, place)))
         if place and self.is_coloured:
             place = f"{PLACE}{visible(place)}{PLAIN}"
-        lead = f"{place}:".encode() if place else b""
+        lead = f"{place}{':' if is_match else '-'}".encode() if place else b""
         if self.only:
             lines = [match for text in self.search.texts(message) for match in self.search.pattern.matches(text)]
         else:
             lines = [message.body]
         for line in lines:
-            paints = self.is_coloured and not self.search.invert
+            paints = self.is_coloured and is_match and not self.search.invert
             shown = self.search.pattern.painted(line, MATCH, PLAIN) if paints else line
             self.printer.raw(led_by(lead, shown) if message.broker else lead + shown + b"\n")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+import subprocess
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from engine import Message, MessageStore
 from mountctl.local_store import LocalStore
 from tests.mountctl.conftest import Site, mountctl, succeed
+from tests.mountctl.test_damaged import fill
 
 EVERY = 1000
 
@@ -155,3 +158,60 @@ def test_messages_that_lie_together_are_read_together(tmp_path: Path, monkeypatc
     assert found == [f"{number} red apple {number}" for number in range(2000) if number % 3 and number % 2]
     assert len(calls) < 20
     assert succeed("grep", tmp_path / "store", "apple (7|1999)$", "--format", "%o %g") == "7 red\n1999 red\n"
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> list[bytes]:
+    """Messages of a queue, in a store and as the lines of a file."""
+    chance = random.Random(32)
+    bodies = [f"{chance.choice('abcdefgh')} {number}".encode() for number in range(400)]
+    with MessageStore.open(tmp_path / "store", create=True) as store:
+        for number, body in enumerate(bodies):
+            store.put(Message("t", body, [body[:1].decode()], tags=body[:1].decode()), queue=0)
+            store.put(Message("t", b"%d" % number), queue=1)
+    (tmp_path / "t").write_bytes(b"".join(body + b"\n" for body in bodies))
+    return bodies
+
+
+CONTEXTS = ["-A1", "-B2", "-C1", "-C3", "-A0", "-C2 -A0", "-B1 -A4", "-v -C1", "-m3 -C2", "-c -C2", "-C9"]
+
+
+@pytest.mark.parametrize("options", CONTEXTS)
+def test_36_messages_near_a_match_are_those_of_grep(tmp_path: Path, lines: list[bytes], options: str) -> None:
+    for pattern in ("[ab]", "a 1", "a", "none"):
+        theirs = subprocess.run(
+            ["grep", "-E", *options.split(), pattern, tmp_path / "t"], capture_output=True, text=True, check=False
+        )
+        ours = mountctl("grep", tmp_path / "store", *options.split(), pattern, "t/0")
+        if options == "-m3 -C2":  # grep's context after the last match ends at the next one
+            assert ours.stdout.startswith(theirs.stdout)
+        else:
+            assert ours.stdout == theirs.stdout
+        assert ours.returncode == theirs.returncode
+
+
+def test_36_a_place_has_a_minus_where_there_is_no_match(tmp_path: Path, lines: list[bytes]) -> None:
+    first = next(number for number, body in enumerate(lines) if body.startswith(b"a"))
+    shown = succeed("grep", tmp_path / "store", "-H", "-m1", "-A1", "^a", "t").splitlines()
+    assert shown == [f"t/0/{first}:{lines[first].decode()}", f"t/0/{first + 1}-{lines[first + 1].decode()}"]
+    assert succeed("grep", tmp_path / "store", "-C1", "^399$|^h 3", "t/1") == "398\n399\n"
+    apart = succeed("grep", tmp_path / "store", "-A1", "399$", "t").splitlines()
+    assert apart == [lines[399].decode(), "--", "399"]
+
+
+@pytest.mark.parametrize("selected", ["--tag a", "--key a", "--where tag='a'", "--where key='a' --json", "--tag a -i"])
+def test_37_context_is_there_whatever_selects_the_matches(tmp_path: Path, lines: list[bytes], selected: str) -> None:
+    found = [number for number in range(10, 390) if lines[number].startswith(b"a")]
+    wanted = [number for number in range(10, 390) if {number - 1, number, number + 1} & set(found)]
+    words = ["-C1", "", "t/0", "--from", "10", "--until", "390", *selected.split()]
+    words += [] if "--json" in selected else ["--format", "%o"]
+    shown = succeed("grep", tmp_path / "store", *words).splitlines()
+    assert [json.loads(line)["offset"] if "--json" in selected else int(line) for line in shown] == wanted
+
+
+def test_37_a_damaged_message_near_a_match_is_left_out_with_a_word(tmp_path: Path) -> None:
+    fill(tmp_path / "store")
+    done = mountctl("grep", tmp_path / "store", "-C1", "body (3|20)$", "orders")
+    assert done.stdout.splitlines() == ["body 3", "body 4", "--", "body 19", "body 20", "body 21"]
+    assert "1 damaged message left out: orders/0/2 " in done.stderr
+    assert done.returncode == 3
