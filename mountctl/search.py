@@ -169,7 +169,7 @@ def _with_part(store: LocalStore, chosen: Range, search: Search) -> Iterator[int
 def _with_body(store: LocalStore, chosen: Range, search: Search) -> Iterator[Found]:
     """Messages of a range selected by their bodies. Bodies without any needed text are skipped unread."""
     place = chosen.topic, chosen.queue, chosen.start
-    needed = _rarest(store, place, search.pattern.needed) if not search.invert else None
+    needed = _rarest(store, chosen, search.pattern.needed) if not search.invert else None
     texts, sure, any_case = (needed.texts, needed.sure, needed.any_case) if needed else ((), 0, False)
     for bodies in store.bodies(*place, chosen.end, texts, any_case):
         rows: Sequence[int]
@@ -182,9 +182,9 @@ def _with_body(store: LocalStore, chosen: Range, search: Search) -> Iterator[Fou
         yield Found(chosen.topic, chosen.queue, bodies, rows)
 
 
-def _rarest(store: LocalStore, place: tuple[str, int, int], needed: list[Needed]) -> Needed | None:
+def _rarest(store: LocalStore, chosen: Range, needed: list[Needed]) -> Needed | None:
     """The element of `needed` with the fewest matches among the first messages of a range."""
     if not needed[1:]:
         return needed[0] if needed else None
-    end = place[2] + SAMPLE
-    return min(needed, key=lambda one: sum(map(len, store.bodies(*place, end, one.texts, one.any_case))))
+    first = chosen.topic, chosen.queue, chosen.start, min(chosen.start + SAMPLE, chosen.end)
+    return min(needed, key=lambda one: sum(map(len, store.bodies(*first, one.texts, one.any_case))))

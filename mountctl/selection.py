@@ -25,12 +25,14 @@ from typing import Any, NoReturn
 import click
 
 from fsstore.query.expression import WhereError
+from fsstore.query.hist import QueueRange
+from fsstore.query.sample import drawn
 from fsstore.query.times import parse_moment_ms
 from fsstore.query.where import Where
 from mountctl.client import MessageRow, Queue, StoreClient, Topic
 from mountctl.errors import CommandError
 from mountctl.local_store import LocalStore
-from mountctl.output import visible
+from mountctl.output import plural, visible
 
 _FIRST_STEP, _LARGEST_STEP = 64, 8192
 """Batch sizes for reading backwards when messages are left out."""
@@ -227,6 +229,27 @@ def ranges_of(store: LocalStore, targets: Iterable[Target], selection: Selection
                 if (topic.name, queue.number) not in found:
                     found[topic.name, queue.number] = selection.narrow(store, topic.name, queue).only(target.offset)
     return list(found.values())
+
+
+takes_sample = click.option(
+    "--sample",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Look only at N messages, drawn over the queue offsets; standard error says of how many.",
+)
+
+
+def sampled(ranges: list[Range], count: int | None) -> list[Range]:
+    """A sample of the messages of the ranges, each as a range, queue by queue; its size is said on standard error. The
+    ranges themselves for None."""
+    if count is None:
+        return ranges
+    there = [QueueRange(one.topic, one.queue, one.start, one.end) for one in ranges if one.start < one.end]
+    places = {(one.topic, one.queue): number for number, one in enumerate(ranges)}
+    found = sorted(drawn(there, count), key=lambda one: (places[one[:2]], one[2]))
+    of = plural(sum(one.end - one.start for one in there), "message")
+    click.echo(f"mountctl: {len(found):,} of {of} looked at", err=True)
+    return [Range(topic, queue, offset, offset + 1) for topic, queue, offset in found]
 
 
 def messages_in(store: LocalStore, chosen: Range, selection: Selection, attributes: bool) -> Iterator[MessageRow]:

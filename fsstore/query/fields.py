@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import random
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 from engine import MessageStore
 from fsstore.query.hist import QueueRange
 from fsstore.query.json_fields import FieldReader
+from fsstore.query.sample import drawn
 from fsstore.query.where import Damaged
 
 SAMPLE = 10_000
@@ -103,7 +101,7 @@ def draw(
     skipped. TopicNotFoundError."""
     there = sum(chosen.end - chosen.start for chosen in ranges)
     sample, reader, read_bytes = Sample(there), FieldReader([()]), 0
-    for topic, queue, offset in _drawn(ranges, there, count):
+    for topic, queue, offset in drawn(ranges, count):
         for message in store.read(topic, queue, offset, 1, noting(topic, queue)):
             body = message.copy_body()
             read_bytes += len(body)
@@ -112,15 +110,3 @@ def draw(
                 return sample
             sample.add(reader.decoded(body))
     return sample
-
-
-def _drawn(ranges: Sequence[QueueRange], there: int, count: int) -> list[tuple[str, int, int]]:
-    """Topic, queue and queue offset of each message of a sample, in an order without meaning: its begin is one, too."""
-    chance, parts = random.Random(there), min(count, there)
-    numbers = [chance.randrange(part * there // parts, (part + 1) * there // parts) for part in range(parts)]
-    found, ends = [], list(accumulate(chosen.end - chosen.start for chosen in ranges))
-    for number in numbers:
-        chosen = ranges[bisect_right(ends, number)]
-        found.append((chosen.topic, chosen.queue, chosen.end - (ends[bisect_right(ends, number)] - number)))
-    chance.shuffle(found)
-    return found

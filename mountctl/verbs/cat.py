@@ -27,6 +27,8 @@ from mountctl.selection import (
     narrowed,
     parse_target,
     ranges_of,
+    sampled,
+    takes_sample,
     takes_selection,
     topics_named,
 )
@@ -39,12 +41,13 @@ from mountctl.showing import Printer, takes_format
 @click.option(
     "-n", "--count", type=click.IntRange(min=0), help="The most messages of each queue, or with --key of the key."
 )
+@takes_sample
 @takes_selection
 @takes_format
 @takes_settings
 def command(
-    place: str, targets: tuple[str, ...], count: int | None, selection: Selection, printer: Printer,
-    settings: StoreSettings,
+    place: str, targets: tuple[str, ...], count: int | None, sample: int | None, selection: Selection,
+    printer: Printer, settings: StoreSettings,
 ) -> int:  # fmt: skip
     """Print messages of a store or mount, queue by queue: each body and a newline; one OFFSET: its body, byte for byte.
 
@@ -58,12 +61,15 @@ def command(
       mountctl cat /mnt/mq orders/0 --from 100 --count 10
       mountctl cat /srv/store orders --key ORDER-17 --json
       mountctl cat host-a:/mnt/mq host-b:/mnt/mq orders --from -10m
+      mountctl cat /mnt/mq orders --sample 100 --json
       mountctl cat /mnt/mq 'ord*' --from -1h --tag paid --format '%t/%q/%o %k: %b'
     """
     places, words = split_places([place, *targets])
     wanted = [parse_target(text) for text in (words if places else targets)]
     if len(wanted) > 1 and any(target.offset is not None for target in wanted):
         raise CommandError("one OFFSET stands alone", "give topics and queues, or one message", os.EX_USAGE)
+    if sample is not None and (places or count is not None or selection.key is not None):
+        raise CommandError("--sample is for a place of this host, without -n and --key", "leave it out", os.EX_USAGE)
     if places:
         asked = replace(request("rows", words, selection, settings), count=count, by_queue=True)
         return _print_of_hosts(places, asked, wanted, printer)
@@ -73,7 +79,7 @@ def command(
         if len(wanted) == 1 and wanted[0].offset is not None:
             printer.alone(_one(store, wanted[0], printer.attributes))
             return 0
-        ranges = ranges_of(store, wanted, selection)
+        ranges = sampled(ranges_of(store, wanted, selection), sample)
         if selection.key is not None:
             for message in islice(_with_key(store, ranges, selection), count):
                 printer.line(message)

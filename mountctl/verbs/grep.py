@@ -24,7 +24,15 @@ from mountctl.output import visible
 from mountctl.pattern import Pattern
 from mountctl.places import find
 from mountctl.search import Context, Found, Group, Near, Search, at_most, matches, near
-from mountctl.selection import Selection, names_several, parse_target, ranges_of, takes_selection
+from mountctl.selection import (
+    Selection,
+    names_several,
+    parse_target,
+    ranges_of,
+    sampled,
+    takes_sample,
+    takes_selection,
+)
 from mountctl.showing import Printer, led_by, takes_format
 
 MATCH, PLACE, PLAIN = "\x1b[1;31m", "\x1b[35m", "\x1b[0m"
@@ -53,6 +61,7 @@ MATCH, PLACE, PLAIN = "\x1b[1;31m", "\x1b[35m", "\x1b[0m"
     "--in", "parts", multiple=True, type=click.Choice(["body", *PARTS]), help="The part to search; default: the body."
 )
 @click.option("--color", "colour", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+@takes_sample
 @takes_selection
 @takes_format
 @partial(takes_settings, names=["--option"])
@@ -60,7 +69,7 @@ def command(
     place: str, text: str | None, targets: tuple[str, ...], given: str | None, fixed: bool, any_case: bool,
     invert: bool, counting: bool, listing: bool, only: bool, most: int | None, after: int | None,
     before: int | None, around: int | None, quiet: bool, with_place: bool, parts: tuple[str, ...], colour: str,
-    selection: Selection, printer: Printer, settings: StoreSettings,
+    sample: int | None, selection: Selection, printer: Printer, settings: StoreSettings,
 ) -> int:  # fmt: skip
     """Print the messages of a store or mount that match PATTERN, a regular expression of Python's. Without TOPIC
     all topics are searched. ^ and $ match at each line of a body.
@@ -95,6 +104,9 @@ def command(
     shows_near = {before, after, around} != {None} and not (counting or listing or only or quiet)
     if places and shows_near:
         raise CommandError("-A, -B and -C are for a place of this host", "leave them out", os.EX_USAGE)
+    if sample is not None and (places or shows_near or selection.key is not None):
+        reason = "--sample is for a place of this host, without --key, -A, -B and -C"
+        raise CommandError(reason, "leave it out", os.EX_USAGE)
     is_coloured = colour == "always" or (colour == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
     if places:
         searched = Searched(pattern, fixed, any_case, invert, tuple(sorted(search.parts)))
@@ -105,7 +117,7 @@ def command(
     found = False
     paths = [target.plain_path for target in wanted]
     with reading(find(place), settings, f"grep -P {shlex.quote(pattern)}", paths) as store:
-        ranges = ranges_of(store, wanted, selection) if topics or store.topics() else []
+        ranges = sampled(ranges_of(store, wanted, selection) if topics or store.topics() else [], sample)
         by_topic = [(topic, list(own)) for topic, own in groupby(ranges, lambda chosen: chosen.topic)]
         show = _Shower(search, printer, is_coloured, only, with_place or len(by_topic) > 1)
         for topic, own in by_topic:

@@ -215,3 +215,32 @@ def test_37_a_damaged_message_near_a_match_is_left_out_with_a_word(tmp_path: Pat
     assert done.stdout.splitlines() == ["body 3", "body 4", "--", "body 19", "body 20", "body 21"]
     assert "1 damaged message left out: orders/0/2 " in done.stderr
     assert done.returncode == 3
+
+
+def test_38_a_sample_is_drawn_over_the_queue_offsets(tmp_path: Path, lines: list[bytes]) -> None:
+    for words in (["cat"], ["grep", "-e", ""]):
+        verb, *options = words
+        done = mountctl(verb, tmp_path / "store", "t", "--sample", "80", "--format", "%q %o", *options)
+        places = [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+        assert [(queue, offset // 10) for queue, offset in places] == [(q, part) for q in (0, 1) for part in range(40)]
+        assert len({offset % 10 for _, offset in places}) > 5
+        assert done.stderr == "mountctl: 80 of 800 messages looked at\n"
+        assert done.returncode == 0
+        again = mountctl(verb, tmp_path / "store", "t", "--sample", "80", "--format", "%q %o", *options)
+        assert again.stdout == done.stdout
+
+
+def test_38_of_a_sample_only_what_is_selected_is_shown(tmp_path: Path, lines: list[bytes]) -> None:
+    sample = succeed("cat", tmp_path / "store", "t/0", "--sample", "200").splitlines()
+    wanted = [line for line in sample if line.startswith("a")]
+    for options in (["--where", "tag = 'a'"], ["--tag", "a"]):
+        assert succeed("cat", tmp_path / "store", "t/0", "--sample", "200", *options).splitlines() == wanted
+    done = mountctl("grep", tmp_path / "store", "-c", "^a", "t/0", "--sample", "200")
+    assert done.stdout == f"{len(wanted)}\n"
+    done = mountctl("cat", tmp_path / "store", "t/0", "--sample", "1000")
+    assert done.stdout.encode().splitlines() == lines
+    assert done.stderr == "mountctl: 400 of 400 messages looked at\n"
+    for words in (["cat", "t", "-n", "1"], ["cat", "t", "--key", "a"], ["grep", "-C1", "a"]):
+        done = mountctl(words[0], tmp_path / "store", *words[1:], "--sample", "3")
+        assert done.returncode == 64
+        assert "--sample is for a place of this host" in done.stderr
