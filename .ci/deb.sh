@@ -5,23 +5,11 @@
 set -eu
 cd "$(dirname "$0")/.."
 home=usr/lib/fsstore
-python=$(readlink -f /usr/bin/python3) # what it is by now: another one does not find the environment's packages
 work=$PWD/build/deb
 tree=${2:-$work/tree}
+. .ci/build.sh
 
-pip() { "$work/builder/bin/python" -m pip --disable-pip-version-check -q "$@"; }
 completion() { "$tree/$home/bin/python" -m mountctl completion "$1"; }
-
-# What is locked, and this project, compiled for the system's Python.
-wheels() {
-    "$python" -m venv "$work/builder"
-    pip install --require-hashes -r .ci/build.txt
-    pip wheel --no-deps --no-build-isolation --require-hashes -r .ci/requirements.txt -w "$work/wheels"
-    mkdir "$work/source" # of its own: what was compiled here before may be another Python's
-    cp -R LICENSE MANIFEST.in README.md pyproject.toml docs engine fsstore mountctl "$work/source"
-    find "$work/source/engine" \( -name '*.so' -o -name '*.c' -o -name __pycache__ \) -prune -exec rm -rf {} +
-    pip wheel --no-deps --no-build-isolation "$work/source" -w "$work/wheels"
-}
 
 # An environment that has these wheels and no pip, and works where the package puts it.
 environment() {
@@ -40,7 +28,7 @@ unit() { sed -n '/^\[Unit\]$/,/^```$/{/^```$/d;s|/usr/local/bin|/usr/bin|;p}' "$
 # Everything but the environment.
 layout() {
     share=$tree/usr/share
-    mkdir -p "$tree/usr/bin" "$tree/usr/sbin" "$share/man/man1" "$share/bash-completion/completions" \
+    mkdir -p "$tree/DEBIAN" "$tree/usr/bin" "$tree/usr/sbin" "$share/man/man1" "$share/bash-completion/completions" \
         "$share/zsh/vendor-completions" "$share/fish/vendor_completions.d" "$share/doc/fsstore/examples"
     ln -s "/$home/bin/mountctl" "$tree/usr/bin/mountctl"
     ln -s ../bin/mountctl "$tree/usr/sbin/mount.fsstore"
@@ -49,8 +37,19 @@ layout() {
     completion zsh >"$share/zsh/vendor-completions/_mountctl"
     completion fish >"$share/fish/vendor_completions.d/mountctl.fish"
     cp LICENSE "$share/doc/fsstore/copyright"
+    postrm >"$tree/DEBIAN/postrm"
+    chmod 755 "$tree/DEBIAN/postrm"
     unit docs/operations.md >"$share/doc/fsstore/examples/mq.service"
     unit docs/fleet.md >"$share/doc/fsstore/examples/mq-serve.service"
+}
+
+# What the daemons of root's mounts leave when they are gone; stores stay.
+postrm() {
+    cat <<'TEXT'
+#!/bin/sh
+set -e
+if [ "$1" = purge ]; then rm -rf /var/log/fsstore /var/cache/fsstore; fi
+TEXT
 }
 
 # The packages of the libraries that what is compiled there loads, and of this very Python.
@@ -79,16 +78,18 @@ if [ "${1:-}" = layout ]; then
     layout
     exit
 fi
-"$python" -c 'import ensurepip, os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
-    { echo "deb: needs the system's own Python: apt install python3-dev python3-venv" >&2; exit 1; }
 umask 022
 rm -rf "$work"
-mkdir -p "$tree/DEBIAN"
-wheels
+mkdir -p "$work"
+make_builder
+copy_source
+compile .ci/requirements.txt
+say "installing them into $home"
 environment
 layout
 control >"$work/control"
 mv "$work/control" "$tree/DEBIAN/control"
+say "packing $(du -sh "$tree" | cut -f1)"
 dpkg-deb --root-owner-group -Zxz --build "$tree" "$work" >/dev/null
 rm -rf "$work/builder" "$work/wheels" "$work/source" "$tree"
 echo "$work"/*.deb

@@ -69,15 +69,24 @@ apt_install() {
         say "there is no apt-get here to install $* with: install what these hold in this system's own way"
         return 1
     }
+    [ "$(id -u)" = 0 ] || command -v sudo >/dev/null 2>&1 || {
+        say "this needs root or sudo; somebody who has it runs: apt-get install --no-install-recommends $(package_names "$@")"
+        return 1
+    }
     as_root apt-get update -qq || say "apt-get update failed; going on with the lists that are here"
-    packages=""
-    for package in "$@"; do
-        [ "$package" = java ] && package=$(java_package)
-        packages="$packages $package"
-    done
-    say "installing system packages:$packages"
+    packages=$(package_names "$@")
+    say "installing system packages: $packages"
     # shellcheck disable=SC2086 # a list of words
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $packages >/dev/null
+}
+
+package_names() {
+    names=""
+    for name in "$@"; do
+        [ "$name" = java ] && name=$(java_package)
+        names="$names $name"
+    done
+    echo $names
 }
 
 # want COMMAND PACKAGE: for one verb alone; where it can't be had, the verb says what it leaves out.
@@ -132,13 +141,7 @@ PYTHON
 }
 
 as_root() {
-    if [ "$(id -u)" = 0 ]; then
-        "$@"
-    elif command -v sudo >/dev/null 2>&1; then
-        sudo "$@"
-    else
-        die "needs root or sudo for: $*"
-    fi
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
 }
 
 make_venv() {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -51,3 +52,18 @@ def test_the_session_prints_what_the_readme_says(folder: Path) -> None:
         )  # fmt: skip
         assert done.returncode == 0, f"{command}: {done.stderr}"
         assert re.fullmatch(as_pattern(said), done.stdout), f"{command} printed {done.stdout!r}"
+
+
+def test_the_recording_shows_the_session() -> None:
+    """docs/session.cast is asciinema's format, and has each command with what it is said to print."""
+    header, *events = map(json.loads, (PROJECT / "docs/session.cast").read_text().splitlines())
+    assert (header["version"], header["width"] > 0, header["height"] > 0) == (2, True, True)
+    times = [at for at, _, _ in events]
+    assert times == sorted(times)
+    assert {kind for _, kind, _ in events} == {"o"}
+    screen = re.sub(r"\x1b\[[\d;]*m", "", "".join(text for _, _, text in events)).replace("\r\n", "\n")
+    typed = [part.partition("\n") for part in re.split(r"^\$ |(?<=\S)\$ ", screen, flags=re.MULTILINE)[1:]]
+    for (command, said), (shown, _, printed) in zip(session(), typed, strict=True):
+        assert shown == command, "python -m tests.docs.recording makes it again"
+        left = printed.rpartition("\x1b[2K")[2]  # after a progress bar was erased
+        assert re.fullmatch(as_pattern(said), left), f"{command} printed {printed!r}"

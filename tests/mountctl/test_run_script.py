@@ -23,7 +23,13 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     ("shell", "script"),
-    [("sh", "run"), ("sh", ".ci/setup.sh"), ("sh", ".ci/lock"), ("sh", ".ci/deb.sh"), ("bash", ".ci/run")],
+    [
+        ("sh", "run"),
+        ("sh", ".ci/setup.sh"),
+        ("sh", ".ci/lock"),
+        *[("sh", f".ci/{name}.sh") for name in ("build", "deb", "wheel")],
+        ("bash", ".ci/run"),
+    ],
 )
 def test_scripts_parse(shell: str, script: str) -> None:
     subprocess.run([shell, "-n", PROJECT / script], check=True)
@@ -32,7 +38,7 @@ def test_scripts_parse(shell: str, script: str) -> None:
 def test_without_a_verb_it_lists_the_verbs() -> None:
     words = run()
     assert words.returncode == 0
-    for verb in ("setup", "demo", "test", "lint", "deb", "interop", "fleet", "bench", "walk", "durability"):
+    for verb in ("setup", "demo", "test", "lint", "deb", "wheel", "interop", "fleet", "bench", "walk", "durability"):
         assert f"\n  {verb} " in words.stdout
 
 
@@ -55,7 +61,7 @@ def locked(name: str) -> dict[str, int]:
     return {first: sum(word.startswith("--hash=sha256:") for word in rest) for first, *rest in words}
 
 
-@pytest.mark.parametrize("name", ["build.txt", "requirements.txt", "development.txt"])
+@pytest.mark.parametrize("name", ["build.txt", "wheel.txt", "requirements.txt", "development.txt"])
 def test_everything_that_is_installed_has_its_hashes(name: str) -> None:
     hashes = locked(name)
     assert hashes
@@ -105,6 +111,46 @@ def test_the_debian_package_has_all_that_is_installed(tmp_path: Path) -> None:
         assert unit.endswith("WantedBy=multi-user.target\n")
 
 
+def test_purging_the_debian_package_removes_the_logs_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "usr/lib").mkdir(parents=True)
+    (tmp_path / "usr/lib/fsstore").symlink_to(sys.prefix)
+    subprocess.run([PROJECT / ".ci/deb.sh", "layout", tmp_path], check=True)
+    script = (tmp_path / "DEBIAN/postrm").read_text().replace("/var/", f"{tmp_path}/var/")
+    kept, gone = tmp_path / "var/lib/fsstore", [tmp_path / "var/log/fsstore", tmp_path / "var/cache/fsstore"]
+    for folder in (kept, *gone):
+        (folder / "mq").mkdir(parents=True)
+    for step, left in {"remove": True, "upgrade": True, "purge": False}.items():
+        subprocess.run(["sh", "-c", script, "postrm", step], check=True)
+        assert [folder.exists() for folder in (kept, *gone)] == [True, left, left], step
+    assert os.access(tmp_path / "DEBIAN/postrm", os.X_OK)
+
+
+def test_without_root_the_missing_packages_are_named(tmp_path: Path) -> None:
+    for name, answer in {"apt-get": "exit 9", "apt-cache": "exit 9", "id": "echo 1000"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{answer}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "grep").symlink_to("/usr/bin/grep")
+    missing = "missing_packages() { echo gcc libfuse3-dev java; }"
+    done = subprocess.run(
+        ["/bin/sh", "-c", f". ./.ci/setup.sh; {missing}; install_system_packages"],
+        cwd=PROJECT, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (
+        1,
+        "run: this needs root or sudo; somebody who has it runs: "
+        "apt-get install --no-install-recommends gcc libfuse3-dev default-jre-headless\n",
+    )
+    assert done.stderr == "run: could not install: gcc libfuse3-dev java\n"
+
+
 def test_setup_takes_no_other_profile() -> None:
     refused = run("setup", "everything")
     assert (refused.returncode, refused.stdout) == (2, "")
+
+
+def test_the_readme_names_each_system_package() -> None:
+    script = (PROJECT / ".ci/setup.sh").read_text()
+    packages = {name for words in re.findall(r'list="\$list ([^"]+)"', script) for name in words.split()}
+    assert len(packages) > 10
+    named = set(re.findall(r"[\w.+-]+", (PROJECT / "README.md").read_text())) | {"java"}  # stands for a runtime
+    assert packages <= named, packages - named
