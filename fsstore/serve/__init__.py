@@ -1,6 +1,7 @@
 """An HTTP server beside a mount, which reads it for clients: WebHDFS for Hadoop and Spark, plain files for the rest.
 
-    connection    one connection: requests by h11, time limits, files by sendfile
+    stream        TCP connections on trio's loop
+    connection    one connection: requests by llhttp, time limits, files by sendfile
     access        the client of a request: its token, its certificate, or the user of its socket
     shares        the part of connections and threads that one client may hold
     tree          the mount's files: which are served, opened below its root

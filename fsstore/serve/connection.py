@@ -1,4 +1,7 @@
-"""One connection: requests are read, and answers sent, by the rules of HTTP/1.1, which h11 knows.
+"""One connection: requests are read, and answers sent, by the rules of HTTP/1.1.
+
+    a request's head, up to its empty line     llhttp takes it apart (httptools); what that refuses ends the connection
+    an answer                                  has its length, or goes in chunks, or ends with the connection (HTTP/1.0)
 
     no request within SILENT_S seconds, or headers not complete within HEADERS_S     the connection ends
     nothing of an answer was taken for SILENT_S                                      the connection ends
@@ -15,6 +18,7 @@ short.
 from __future__ import annotations
 
 import os
+import re
 import select
 import socket
 import time
@@ -22,15 +26,17 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from http import HTTPStatus
 from io import FileIO
-from typing import Any, cast
+from itertools import chain
+from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-import h11
 import trio
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
+from fsstore.serve.stream import TcpStream
 from fsstore.serve.tree import RefusedError
 
 SILENT_S, HEADERS_S = 60.0, 10.0
@@ -47,9 +53,20 @@ _WORK_S, _WAIT_MS = 0.1, 5
 _MOST_PARAMETERS = 64
 _CLOSED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
-Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+_HEAD_END = re.compile(rb"\n\r?\n")
+_CHUNKED, _CLOSING = ("Transfer-Encoding", "chunked"), ("Connection", "close")
+
+Stream = TcpStream | trio.SSLStream[TcpStream]
 Headers = Sequence[tuple[str, str]]
 RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
+
+
+class RequestError(Exception):
+    """What came is no request. It is answered with `status`, and the connection ends."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
 
 
 class CutError(Exception):
@@ -104,70 +121,101 @@ def answer_with(
     return Answer(status, headers, body, begin=begin)
 
 
+def answer_in_pieces(status: int, headers: Headers, pieces: Iterator[bytes]) -> Answer:
+    """An answer whose content is made in pieces; a short one is made at once, which saves turns in a thread. Blocks."""
+    begun = b""
+    for piece in pieces:
+        begun += piece
+        if len(begun) > SHORT_BYTES:
+            return Answer(status, headers, pieces=chain((begun,), pieces))
+    return Answer(status, headers, begun)
+
+
 class Connection:
     """One connection of a client."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES)
-        self._has_content = True
+        self._received = bytearray()
+        self._searched = 0
+        self._head = _Head()
+        self._is_gone = False
 
     @property
     def may_go_on(self) -> bool:
         """Whether another request may follow the one that was answered."""
-        return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
+        return self._head.may_go_on
 
     async def request(self) -> Request | None:
-        """The next request; None: the client is gone, or silent. h11.RemoteProtocolError: it is none."""
-        if self._http.our_state is h11.DONE:
-            self._http.start_next_cycle()
-        has_begun = False
-        with trio.move_on_after(SILENT_S) as waiting:
-            while (event := self._http.next_event()) is h11.NEED_DATA:
-                held = len(self._http.trailing_data[0])
-                if held and not has_begun:
-                    has_begun, waiting.deadline = True, trio.current_time() + HEADERS_S
-                self._http.receive_data(bytes(await self._stream.receive_some(HEADER_BYTES + 1 - held)))
-            if isinstance(event, h11.Request):
-                self._http.next_event()  # the end of the request, unless it has a body, which is not read
-                request = _parsed(event)
-                self._has_content = request.method != "HEAD"
-                return request
+        """The next request; None: the client is gone, or silent. RequestError: it is none."""
+        self._head = _Head()
+        head = self._next_head() or await self._receive_head()
+        return None if head is None else self._head.parse(head)
+
+    async def _receive_head(self) -> bytes | None:
+        with trio.move_on_after(HEADERS_S if self._received else SILENT_S) as waiting:
+            while data := await self._stream.receive_some(HEADER_BYTES + 1 - len(self._received)):
+                has_begun = bool(self._received)
+                self._received += data
+                if (head := self._next_head()) is not None:
+                    return head
+                if not has_begun:
+                    waiting.deadline = trio.current_time() + HEADERS_S
+            self._is_gone = True
         return None
+
+    def _next_head(self) -> bytes | None:
+        """The next head that has come, up to its empty line; None: it has not come. RequestError: it is too long."""
+        received = self._received
+        if received.startswith((b"\r", b"\n")):  # RFC 9112, 2.2: empty lines before a request
+            received[:] = received.lstrip(b"\r\n")
+        found = _HEAD_END.search(received, max(self._searched - 2, 0))
+        end = len(received) if found is None else found.end()
+        if end > HEADER_BYTES:
+            raise RequestError(431)
+        if found is None:
+            self._searched = end
+            if received and not received[:1].isalpha():
+                raise RequestError(400)  # such as the hello of TLS
+            return None
+        self._searched = 0
+        head = bytes(received[:end])
+        del received[:end]
+        return head
 
     async def send(self, answer: Answer, run: RunInThread) -> None:
         """Send an answer. CutError: it can't be completed. OSError, trio.BrokenResourceError: the client is gone."""
-        size = answer.size
-        headers = [*answer.headers, *([] if size is None else [("Content-Length", str(size))])]
-        reason = HTTPStatus(answer.status).phrase.encode()
-        head = self._http.send(h11.Response(status_code=answer.status, headers=headers, reason=reason)) or b""
-        if not self._has_content:
+        is_chunked = answer.pieces is not None and self._head.takes_chunks
+        head = self._head.of_answer(answer, is_chunked)
+        if self._head.method == "HEAD":
             answer = replace(answer, body=b"", file=None, pieces=None)
-        await self._send(head + self._data(answer.body))
+        await self._send(head + answer.body)
         answer.sent = len(answer.body)
         if answer.file is not None:
             await self._send_file(answer, answer.file, run)
         elif answer.pieces is not None:
             while piece := await run(partial(next, answer.pieces, b"")):
-                await self._send(self._data(piece))
+                await self._send(b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece)
                 answer.sent += len(piece)
-        await self._send(self._http.send(h11.EndOfMessage()) or b"")
+            await self._send(b"0\r\n\r\n" if is_chunked else b"")
 
     async def close(self) -> None:
         """End the connection. What the client still sends is read for a moment: otherwise it would see a reset, and
         perhaps not the answer."""
+        if isinstance(self._stream, TcpStream) and self._is_gone:
+            self._stream.close()
+            return
         with trio.move_on_after(LINGER_S), suppress(trio.BrokenResourceError, OSError):
-            if isinstance(self._stream, trio.SocketStream):
+            if isinstance(self._stream, TcpStream):
                 await self._stream.send_eof()
                 while await self._stream.receive_some(HEADER_BYTES):
                     pass
         with trio.move_on_after(LINGER_S, shield=True), suppress(trio.BrokenResourceError, OSError):
             await self._stream.aclose()
 
-    def _data(self, data: bytes) -> bytes:
-        return (self._http.send(h11.Data(data=data)) or b"") if data else b""
-
     async def _send(self, data: bytes) -> None:
+        if isinstance(self._stream, TcpStream) and data:
+            data = data[self._stream.send_now(data) :]
         if data:
             with _within(SILENT_S):
                 await self._stream.send_all(data)
@@ -191,17 +239,18 @@ class Connection:
 
     async def _send_by(self, target: socket.socket, answer: Answer, file: FileIO, run: RunInThread) -> None:
         position, stops = answer.begin or 0, [*answer.pauses, answer.end]
-        by_kernel = isinstance(self._stream, trio.SocketStream)
+        by_kernel, is_full = not isinstance(self._stream, trio.SSLStream), False
         while position < answer.end:
             stop = stops[bisect_right(stops, position)]
             if by_kernel:
-                with _within(SILENT_S):
-                    await trio.lowlevel.wait_writable(self._socket)
+                if is_full:
+                    with _within(SILENT_S):
+                        await trio.lowlevel.wait_writable(self._socket)
                 sent = await run(partial(pump, target, file, position, stop))
-                self._http.send_with_data_passthrough(h11.Data(data=cast(bytes, range(sent))))  # it counts them
+                is_full = position + sent < stop
             else:
                 piece = await run(partial(read_piece, file, position, stop))
-                await self._send(self._data(piece))
+                await self._send(piece)
                 sent = len(piece)
             position += sent
             answer.sent += sent
@@ -268,14 +317,78 @@ def _poll(target: socket.socket, events: int, wait_ms: int) -> bool:
     return bool(poll.poll(wait_ms))
 
 
-def _parsed(event: h11.Request) -> Request:
-    target = event.target.decode("ascii", "replace")
-    path, _, query = target.partition("?")
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in event.headers:
-        headers.setdefault(raw_name.decode("ascii"), raw_value.decode("latin-1"))
-    parameters: dict[str, str] = {}
-    with suppress(ValueError):  # there are more
-        for name, value in parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS):
-            parameters.setdefault(name.lower(), value)
-    return Request(event.method.decode("ascii"), target, unquote_to_bytes(path), parameters, headers)
+class _Head:
+    """The head of a request, as llhttp takes it apart, and what it says of the answer's form."""
+
+    def __init__(self) -> None:
+        self.method = ""
+        self.takes_chunks = False
+        self.may_go_on = False
+        self._target = b""
+        self._headers: dict[str, str] = {}
+        self._is_complete = False
+        self._has_ended = False
+
+    def on_url(self, part: bytes) -> None:
+        """Of llhttp."""
+        self._target += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Of llhttp."""
+        known = name.decode("ascii").lower()
+        if known == "host" and known in self._headers:
+            raise RequestError(400)
+        self._headers.setdefault(known, value.decode("latin-1"))
+
+    def on_headers_complete(self) -> None:
+        """Of llhttp."""
+        self._is_complete = True
+
+    def on_message_complete(self) -> None:
+        """Of llhttp."""
+        self._has_ended = True
+
+    def parse(self, head: bytes) -> Request:
+        """The request. RequestError."""
+        parser = HttpRequestParser(self)
+        try:
+            parser.feed_data(head)
+        except HttpParserUpgrade:
+            pass  # it stays HTTP/1.1
+        except HttpParserError:
+            raise RequestError(400) from None
+        version = parser.get_http_version()
+        if not self._is_complete or version not in ("1.0", "1.1"):
+            raise RequestError(400)
+        self.method = parser.get_method().decode("ascii")
+        self.takes_chunks = version == "1.1"
+        stays = "close" not in self._headers.get("connection", "").lower()
+        self.may_go_on = self.takes_chunks and stays and self._has_ended  # a body is not read
+        target = self._target.decode("ascii")
+        path, _, query = target.partition("?")
+        parameters: dict[str, str] = {}
+        with suppress(ValueError):  # there are more
+            for name, value in parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_PARAMETERS):
+                parameters.setdefault(name.lower(), value)
+        return Request(self.method, target, unquote_to_bytes(path), parameters, self._headers)
+
+    def of_answer(self, answer: Answer, is_chunked: bool) -> bytes:
+        """The head of the answer. ValueError: a header would have two lines."""
+        size, headers = answer.size, list(answer.headers)
+        if is_chunked:
+            headers.append(_CHUNKED)
+        elif size is None:
+            self.may_go_on = False
+        elif answer.status != HTTPStatus.NOT_MODIFIED:
+            headers.append(("Content-Length", str(size)))
+        if not self.may_go_on:
+            headers.append(_CLOSING)
+        text = "".join([_status_line(answer.status), *[f"{name}: {value}\r\n" for name, value in headers], "\r\n"])
+        if text.count("\n") != len(headers) + 2 or text.count("\r") != len(headers) + 2:
+            raise ValueError("a header has a line break")
+        return text.encode("latin-1")
+
+
+@lru_cache
+def _status_line(status: int) -> str:
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"

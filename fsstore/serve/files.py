@@ -19,7 +19,7 @@ from engine import MessageStore, QueueBounds, TopicNotFoundError
 from fsstore.fleet.identity import facts, witness
 from fsstore.fleet.sources import MountedSource, Slot
 from fsstore.parquet.names import parse_queue_partition, parse_segment, parse_topic_partition, topic_partition
-from fsstore.serve.connection import Answer, Request, answer_with
+from fsstore.serve.connection import Answer, Request, answer_in_pieces, answer_with
 from fsstore.serve.tree import Entry, PathError, ServedTree, parse_path
 from fsstore.tree.names import MAX_QUEUE_OFFSET, parse_queue, parse_time_ms
 
@@ -153,9 +153,8 @@ class Datasets:
         if topic:
             self._tree.entry((DATASET, topic_partition(topic)))  # PathError: there is none
         folders = [topic_partition(topic)] if topic else sorted(self._tree.names((DATASET,)))
-        return Answer(
-            200, [("Content-Type", "application/jsonl")], pieces=_in_pieces(self._lines(origin, folders, times))
-        )
+        headers = [("Content-Type", "application/jsonl")]
+        return answer_in_pieces(200, headers, _in_pieces(self._lines(origin, folders, times)))
 
     def require_times(self, times: Times) -> None:
         """Have the follower read what is new, if it has to answer questions of time. PathError: there is none."""

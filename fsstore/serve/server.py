@@ -20,7 +20,6 @@ import logging
 import re
 import resource
 import signal
-import socket
 import ssl
 import time
 from collections import Counter, defaultdict
@@ -30,14 +29,14 @@ from email.utils import formatdate
 from functools import lru_cache, partial
 from typing import NamedTuple
 
-import h11
 import trio
 
 from engine import MessageStore, StoreError, counter, gauge
 from fsstore.serve.access import Access, Peer, Tokens, peer_of
-from fsstore.serve.connection import HEADERS_S, SEND_BUFFER_BYTES, Answer, Connection, CutError, Request
+from fsstore.serve.connection import HEADERS_S, SEND_BUFFER_BYTES, Answer, Connection, CutError, Request, RequestError
 from fsstore.serve.files import FILES, Datasets, file_answer, positions_answer, witness_answer
 from fsstore.serve.shares import BusyError, Shares
+from fsstore.serve.stream import TcpStream, accept, listen
 from fsstore.serve.tree import PathError, RefusedError, ServedTree, parse_path
 from fsstore.serve.webhdfs import CALLS, WebHdfs, failure, redirect
 from fsstore.tree.limited_log import RateLimitedLog
@@ -50,7 +49,6 @@ WEBHDFS = b"/webhdfs/v1"
 RETRY_S = 5
 """Seconds that a client is told to wait while the mount is gone."""
 HEALTH_S = 2.0
-BACKLOG = 1_024
 SPARE_DESCRIPTORS = 512
 """Descriptors that are no client's; among them, of connections that are being refused."""
 DESCRIPTORS_EACH = 3
@@ -127,11 +125,11 @@ class Server:
 
     async def _run(self, ready: Callable[[int], None]) -> None:
         address, port = self._options.address, self._options.port
-        listeners = await trio.open_tcp_listeners(port, host=address, backlog=BACKLOG)
-        with trio.open_signal_receiver(signal.SIGHUP, signal.SIGTERM, signal.SIGINT) as signals:
+        listener = listen(address, port, SEND_BUFFER_BYTES)
+        with listener, trio.open_signal_receiver(signal.SIGHUP, signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(trio.serve_listeners, self._connected, listeners)
-                ready(listeners[0].socket.getsockname()[1])
+                nursery.start_soon(accept, listener, self._connected)
+                ready(listener.getsockname()[1])
                 async for number in signals:
                     if number != signal.SIGHUP:
                         nursery.cancel_scope.cancel()
@@ -148,19 +146,17 @@ class Server:
 
     # connections
 
-    async def _connected(self, stream: trio.SocketStream) -> None:
+    async def _connected(self, stream: TcpStream) -> None:
         try:
-            stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-            peer = peer_of(stream.socket, None)  # type: ignore[arg-type]
-            await self._admit(stream, peer)
+            await self._admit(stream, peer_of(stream.socket, None))
         except (OSError, trio.BrokenResourceError, trio.TooSlowError):
             pass  # the client is gone, or silent
         except Exception as error:  # a defect must not end the connections of others
             self._problems.log_once(log, logging.ERROR, repr(error), f"a connection failed: {error}", error)
         finally:
-            await trio.aclose_forcefully(stream)
+            stream.close()
 
-    async def _admit(self, stream: trio.SocketStream, peer: Peer) -> None:
+    async def _admit(self, stream: TcpStream, peer: Peer) -> None:
         held = _Held(self._shares)
         try:
             held.take(peer.client)
@@ -168,25 +164,26 @@ class Server:
             await self._refuse(stream, error)
             return
         try:
-            with trio.fail_after(HEADERS_S):
-                encrypted = await self._encrypted(stream)
+            encrypted = await self._encrypted(stream)
             connection = Connection(encrypted)
-            certificate = _name_in(encrypted) if isinstance(encrypted, trio.SSLStream) else None
+            if isinstance(encrypted, trio.SSLStream):
+                peer = replace(peer, certificate=_name_in(encrypted))
             try:
-                await self._converse(connection, replace(peer, certificate=certificate), held)
+                await self._converse(connection, peer, held)
             finally:
                 await connection.close()
         finally:
             held.give()
 
-    async def _encrypted(self, stream: trio.SocketStream) -> trio.SocketStream | trio.SSLStream[trio.SocketStream]:
+    async def _encrypted(self, stream: TcpStream) -> TcpStream | trio.SSLStream[TcpStream]:
         if self._secrets.tls is None:
             return stream
         encrypted = trio.SSLStream(stream, self._secrets.tls, server_side=True, https_compatible=True)
-        await encrypted.do_handshake()
+        with trio.fail_after(HEADERS_S):
+            await encrypted.do_handshake()
         return encrypted
 
-    async def _refuse(self, stream: trio.SocketStream, error: BusyError) -> None:
+    async def _refuse(self, stream: TcpStream, error: BusyError) -> None:
         """Answer a connection beyond a share, if there are few such at this moment."""
         self._figures.refused_connections += 1
         self._problems.log_once(log, logging.WARNING, ("share", error.reason), f"a connection was refused: {error}")
@@ -208,8 +205,8 @@ class Server:
         while True:
             try:
                 request = await connection.request()
-            except h11.RemoteProtocolError as error:
-                await connection.send(Answer(error.error_status_hint, body=b"this is no request\n"), self._no_thread)
+            except RequestError as error:
+                await connection.send(Answer(error.status, body=b"this is no request\n"), self._no_thread)
                 return
             if request is None:
                 return
@@ -372,7 +369,7 @@ class _Call:
         return name if name in _PLACES else "other"
 
 
-def _name_in(stream: trio.SSLStream[trio.SocketStream]) -> str | None:
+def _name_in(stream: trio.SSLStream[TcpStream]) -> str | None:
     """The common name in a client's certificate, which TLS has verified; None: it sent none."""
     certificate = stream.getpeercert()
     subject = () if not certificate else certificate.get("subject", ())

@@ -29,7 +29,7 @@ from fsstore.parquet.cache import Recent
 from fsstore.parquet.file_map import chunk_ends
 from fsstore.parquet.layout import PAGE_BYTES
 from fsstore.parquet.names import SUFFIX
-from fsstore.serve.connection import Answer, Request, answer_with
+from fsstore.serve.connection import Answer, Request, answer_in_pieces, answer_with
 from fsstore.serve.files import DATASET, Datasets, dataset_of_times
 from fsstore.serve.tree import Entry, Parts, PathError, ServedTree
 
@@ -103,7 +103,7 @@ class WebHdfs:
         if len(below) != _QUEUE_DEPTH:
             return call(below, request)
         _, folder, queue = below
-        return Answer(200, pieces=_listing(self._datasets.files(folder, queue, times)))
+        return answer_in_pieces(200, (), _listing(self._datasets.files(folder, queue, times)))
 
     def _status(self, parts: Parts, request: Request) -> Answer:
         return _answer({"FileStatus": _shown(self._tree.entry(parts), b"")})
@@ -115,7 +115,7 @@ class WebHdfs:
         entry = self._tree.entry(parts)
         if not stat.S_ISDIR(entry.status.st_mode):
             return _answer({"FileStatuses": {"FileStatus": [_shown(entry, b"")]}})
-        return Answer(200, pieces=_listing(self._tree.entries(parts)))
+        return answer_in_pieces(200, (), _listing(self._tree.entries(parts)))
 
     def _list_batch(self, parts: Parts, request: Request) -> Answer:
         """Names after `startAfter`, sorted. The directory is read for each batch, so that none is held between them."""

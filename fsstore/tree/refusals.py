@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 
 MOST_LINES = 256
 """Lines that are kept."""
@@ -97,4 +98,9 @@ def escaped(text: str, most: int) -> str:
 def time_text(time_ns: int) -> str:
     """A time in UTC, to the millisecond."""
     seconds, ns = divmod(time_ns, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{ns // 1_000_000:03d}Z"
+    return f"{_second_text(seconds)}.{ns // 1_000_000:03d}Z"
+
+
+@lru_cache(maxsize=1)
+def _second_text(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"

@@ -102,8 +102,8 @@ def command(
     Example:
       mountctl serve /mnt/mq
     """
-    if find_spec("h11") is None:
-        raise missing("h11", "serve")
+    if find_spec("httptools") is None:
+        raise missing("httptools", "serve")
     address, port = _parse_listen(listen)
     names = (*hosts, socket.getfqdn())
     files = SecretFiles(tokens, certificate, key, client_ca)

@@ -14,7 +14,6 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-import h11
 import pytest
 import trio
 import trio.testing
@@ -29,6 +28,7 @@ from fsstore.serve.connection import (
     Connection,
     CutError,
     Request,
+    RequestError,
     pump,
 )
 from fsstore.serve.shares import PATIENCE_S, THREADS_EACH, BusyError, Shares
@@ -325,11 +325,102 @@ def test_headers_of_16_kib() -> None:
             if is_good:
                 assert await conversation(ours).request() is not None
                 continue
-            with pytest.raises(h11.RemoteProtocolError) as refused:
+            with pytest.raises(RequestError) as refused:
                 await conversation(ours).request()
-            assert refused.value.error_status_hint == 431
+            assert refused.value.status == 431
 
     in_mocked_time(long)
+
+
+async def said(
+    *words: bytes, answers: int = 1, content: Callable[[], Answer] = lambda: Answer(200, body=b"ok")
+) -> bytes:
+    """All that a server with these answers says to a client with these words."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    connection = conversation(ours)
+    for word in words:
+        await theirs.send_all(word)
+    for _ in range(answers):
+        if await connection.request() is None:
+            break
+
+        async def run(work: Callable[[], Any]) -> Any:
+            return work()
+
+        await connection.send(content(), run)
+        if not connection.may_go_on:
+            await connection.close()
+            break
+    await ours.aclose()
+    return bytes([byte async for part in theirs for byte in part])
+
+
+HEAD, END = b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"\r\n"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        b"\x16\x03\x01\x02\x00\x01",  # the hello of TLS: no end of a head will come
+        b"GET / HTTP/1.1\nHost: localhost\n\n",
+        b"GET /\r\n\r\n",
+        b"GET / HTTP/2.0\r\n\r\n",
+        b"GET /\x00 HTTP/1.1\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\n\r\n",
+        b"NONSENSE / HTTP/1.1\r\n\r\n",
+        HEAD + b"Host: elsewhere\r\n" + END,
+        HEAD + b"X : y\r\n" + END,
+        HEAD + b"X: y\rz\r\n" + END,
+        HEAD + b"X: y\r\n z\r\n" + END,
+        HEAD + b"Content-Length: 1\r\nContent-Length: 2\r\n" + END,
+        HEAD + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n" + END,
+    ],
+)
+def test_what_is_no_request(word: bytes) -> None:
+    async def refused() -> None:
+        with pytest.raises(RequestError) as error:
+            await said(word)
+        assert error.value.status == 400
+
+    in_mocked_time(refused)
+
+
+def test_how_many_requests_a_connection_takes() -> None:
+    async def counted(words: bytes, count: int) -> None:
+        found = await said(words, answers=9)
+        assert found.count(b"HTTP/1.1 200 OK\r\n") == count
+        assert found.count(b"Connection: close\r\n") == (count == 1)
+
+    upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+    for words, count in (
+        (2 * (HEAD + END), 2),
+        (END + HEAD + END + END + HEAD + END, 2),
+        (2 * (HEAD + upgrade + END), 2),  # it stays HTTP/1.1
+        (2 * (HEAD + b"Connection: close\r\n" + END), 1),
+        (2 * b"GET / HTTP/1.0\r\n\r\n", 1),
+        (HEAD + b"Content-Length: 40\r\n" + END + HEAD + END, 1),  # a body is not read, and is no request
+        (HEAD + b"Transfer-Encoding: chunked\r\n" + END + b"28\r\n" + HEAD + END, 1),
+    ):
+        in_mocked_time(counted, words, count)
+
+
+def test_an_answer_of_unknown_length() -> None:
+    def pieces() -> Answer:
+        return Answer(200, pieces=iter((b"piece", b"by piece")))
+
+    async def asked(word: bytes, wanted: bytes) -> None:
+        found = (await said(word, content=pieces)).partition(b"\r\n\r\n")[2]
+        assert found == wanted
+
+    in_mocked_time(asked, HEAD + END, b"5\r\npiece\r\n8\r\nby piece\r\n0\r\n\r\n")
+    in_mocked_time(asked, b"GET / HTTP/1.0\r\n\r\n", b"pieceby piece")
+    in_mocked_time(asked, HEAD.replace(b"GET", b"HEAD") + END, b"")
+
+
+def test_an_answer_has_no_header_of_two_lines() -> None:
+    for text in ("here\r\nSet-Cookie: x", "here\rthere"):
+        with pytest.raises(ValueError, match="line break"):
+            in_mocked_time(partial(said, HEAD + END, content=lambda: Answer(307, [("Location", text)])))  # noqa: B023
 
 
 # shares

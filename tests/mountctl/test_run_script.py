@@ -87,7 +87,7 @@ def test_who_only_mounts_gets_no_test_tools_and_the_versions_that_are_tested() -
         "py-spy",
         "polars",
         "duckdb",
-        "h11",
+        "httptools",
     }
 
 
