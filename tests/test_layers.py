@@ -163,7 +163,7 @@ MAY_IMPORT = {
         "fleet": {"parquet", "jobs"},
         "spark": {"parquet", "jobs", "fleet"},
         "query": {"tree"},
-        "serve": {"mount_table", "interface", "tree", "parquet", "fleet"},
+        "serve": {"mount_table", "interface", "tree", "parquet", "fleet", "query"},
         "open_handles": {"handover", "interface", "tree"},
         "core": {"accounts", "handover", "interface", "tree", "parquet", "open_handles"},
         "fuse": {"options", "mount_table", "accounts", "handover", "interface", "tree", "core"},

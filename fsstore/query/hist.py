@@ -22,6 +22,12 @@ Array = np.ndarray[Any, Any]
 Split: TypeAlias = Literal["topic", "queue", "tag"] | Field | None
 """By what the messages of a span of time are counted apart."""
 
+SPANS_MS = tuple(
+    number * unit_ms
+    for unit_ms, numbers in ((1_000, (1, 5, 15)), (60_000, (1, 5, 15)), (3_600_000, (1, 6)), (86_400_000, (1, 7, 28)))
+    for number in numbers
+)
+"""Spans of time to choose from where none is given."""
 MOST_SPANS = 10_000
 MOST_LABELS = 10_000
 OTHERS = "(others)"
@@ -64,6 +70,11 @@ def times_of(store: MessageStore, ranges: Iterable[QueueRange]) -> tuple[int, in
     return (min(found), max(found)) if found else None
 
 
+def fitting_span_ms(first_ms: int, last_ms: int, most: int) -> int:
+    """The shortest of SPANS_MS of which at most `most` hold both times, or the longest."""
+    return next((one for one in SPANS_MS if (last_ms - first_ms) // one < most), SPANS_MS[-1])
+
+
 def edges_of(first_ms: int, last_ms: int, span_ms: int) -> list[int]:
     """The edges of spans that hold both times: multiples of the span since a local midnight, with the zone's offset at
     the first time. ValueError: they are more than MOST_SPANS."""
@@ -76,6 +87,12 @@ def edges_of(first_ms: int, last_ms: int, span_ms: int) -> list[int]:
     return [begin_ms + number * span_ms for number in range(count + 1)]
 
 
+def borders_of(store: MessageStore, chosen: QueueRange, edges: Sequence[int]) -> Array:
+    """The queue offsets at which the spans of a range begin, int64 (n - 2,) for n edges: the first one begins with the
+    range. TopicNotFoundError."""
+    return np.array([store.offset_at(chosen.topic, chosen.queue, edge) for edge in edges[1:-1]], np.int64)
+
+
 def histogram(
     store: MessageStore, ranges: Iterable[QueueRange], edges: Sequence[int], split: Split, where: Where | None,
     noting: Callable[[str, int], Damaged],
@@ -85,7 +102,7 @@ def histogram(
     returns for a queue gets the messages that are skipped because they are damaged. TopicNotFoundError."""
     counts = _Counts(max(len(edges) - 1, 1))
     for chosen in ranges:
-        borders = np.array([store.offset_at(chosen.topic, chosen.queue, edge) for edge in edges[1:-1]], np.int64)
+        borders = borders_of(store, chosen, edges)
         for offsets, labels in _labelled(store, chosen, split, where, noting(chosen.topic, chosen.queue)):
             if len(offsets):
                 spans = np.searchsorted(borders, offsets, side="right")

@@ -71,19 +71,23 @@ class Tokens:
     """Tokens by the name of their holder. Only their hashes are compared, each in constant time."""
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
-        self._hashes = {name: _hash(token) for name, token in tokens.items()}
+        self._hashes = {name: token_digest(token) for name, token in tokens.items()}
 
     def __bool__(self) -> bool:
         return bool(self._hashes)
 
     def holder(self, token: str) -> str | None:
         """The name of a token's holder; None: it is none of ours."""
-        asked = _hash(token)
-        found = [name for name, known in self._hashes.items() if hmac.compare_digest(known, asked)]
+        return self.holder_of(token_digest(token))
+
+    def holder_of(self, digest: bytes) -> str | None:
+        """As `holder`, by a token's `token_digest`."""
+        found = [name for name, known in self._hashes.items() if hmac.compare_digest(known, digest)]
         return found[0] if found else None
 
 
-def _hash(token: str) -> bytes:
+def token_digest(token: str) -> bytes:
+    """What stands for a token in memory."""
     return sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 

@@ -40,7 +40,7 @@ from fsstore.serve.stream import TcpStream
 from fsstore.serve.tree import RefusedError
 
 SILENT_S, HEADERS_S = 60.0, 10.0
-HEADER_BYTES = 16 << 10
+HEADER_BYTES, FORM_BYTES = 16 << 10, 16 << 10
 SEND_BUFFER_BYTES = 128 << 10
 """The kernel doubles it. It bounds what a connection holds, and what is sent to a client that hangs up."""
 SHORT_BYTES = 32 << 10
@@ -82,6 +82,8 @@ class Request:
     path: bytes
     parameters: dict[str, str]
     headers: dict[str, str]
+    form: bytes = b""
+    """The content of a POST of up to FORM_BYTES."""
 
 
 @dataclass(slots=True)
@@ -150,7 +152,23 @@ class Connection:
         """The next request; None: the client is gone, or silent. RequestError: it is none."""
         self._head = _Head()
         head = self._next_head() or await self._receive_head()
-        return None if head is None else self._head.parse(head)
+        if head is None:
+            return None
+        request = self._head.parse(head)
+        return request if request.method != "POST" else replace(request, form=await self._form(request))
+
+    async def _form(self, request: Request) -> bytes:
+        """The content of a POST; empty if its length is not told, or too great, and if it does not come in time."""
+        length = request.headers.get("content-length", "")
+        size = int(length) if length.isdecimal() and len(length) < 10 else 0
+        if size > FORM_BYTES:
+            return b""
+        with trio.move_on_after(HEADERS_S):
+            while len(self._received) < size and (data := await self._stream.receive_some(HEADER_BYTES)):
+                self._received += data
+        form = bytes(self._received[:size])
+        del self._received[:size]
+        return form if len(form) == size else b""
 
     async def _receive_head(self) -> bytes | None:
         with trio.move_on_after(HEADERS_S if self._received else SILENT_S) as waiting:

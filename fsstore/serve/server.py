@@ -7,6 +7,7 @@
     /witness                   what identifies the store's log: fsstore/fleet/identity.py
     /metrics                   figures of this server
     /healthz                   whether the mount answers; for all
+    / and /page/               for people: fsstore/serve/page/
 
 A line of the access log is as one of the mount's, with the client in the place of uid, gid and pid:
 
@@ -35,6 +36,7 @@ from engine import MessageStore, StoreError, counter, gauge
 from fsstore.serve.access import Access, Peer, Tokens, peer_of
 from fsstore.serve.connection import HEADERS_S, SEND_BUFFER_BYTES, Answer, Connection, CutError, Request, RequestError
 from fsstore.serve.files import FILES, Datasets, file_answer, positions_answer, witness_answer
+from fsstore.serve.page.page import Page
 from fsstore.serve.shares import BusyError, Shares
 from fsstore.serve.stream import TcpStream, accept, listen
 from fsstore.serve.tree import PathError, RefusedError, ServedTree, parse_path
@@ -56,9 +58,10 @@ DESCRIPTORS_EACH = 3
 MOST_REFUSING = 256
 MOST_WORD_CHARACTERS = 1_000
 _METHODS = ("GET", "HEAD")
+_FORMS = "POST"
 _PLAIN = re.compile(r"[!-\[\]-~]+")
 """Words that the access log shows as they are."""
-_PLACES = ("files", "datasets", "positions", "witness", "metrics", "healthz")
+_PLACES = ("files", "datasets", "positions", "witness", "metrics", "healthz", "page")
 
 
 class Secrets(NamedTuple):
@@ -112,6 +115,7 @@ class Server:
         self._log_line = log_line
         self._datasets = Datasets(tree, store)
         self._web_hdfs = WebHdfs(tree, options.host, self._datasets)
+        self._page = Page(tree, store)
         self._shares = Shares(max((soft - SPARE_DESCRIPTORS) // DESCRIPTORS_EACH, 1))
         self._problems = RateLimitedLog()
         self._refusing = 0
@@ -242,32 +246,43 @@ class Server:
     # answers
 
     async def _answer(self, call: _Call, held: _Held) -> Answer:
-        is_web_hdfs = call.request.path.startswith(WEBHDFS)
         try:
             answer = await self._routed(call, held)
         except RefusedError as error:
-            answer = _failure(error, is_web_hdfs)
+            answer = self._failed(call, error)
             if not isinstance(error, PathError):
                 about = type(error), held.client
                 self._problems.log_once(log, logging.WARNING, about, f"{held.client}: {error}")
         except (OSError, StoreError, CutError) as error:
             self._problems.log_once(log, logging.WARNING, str(error), f"{call.operation} failed: {error}")
-            answer = _failure(PathError(500, str(error)), is_web_hdfs)
+            answer = self._failed(call, PathError(500, str(error)))
         except Exception as error:
             self._problems.log_once(log, logging.ERROR, repr(error), f"{call.operation} failed: {error}", error)
-            answer = _failure(PathError(500, "the server has a defect; its log says more"), is_web_hdfs)
+            answer = self._failed(call, PathError(500, "the server has a defect; its log says more"))
         answer.headers = [("Date", _date(int(time.time()))), *answer.headers]
         return answer
+
+    def _failed(self, call: _Call, error: RefusedError) -> Answer:
+        if call.operation == "page":
+            return self._page.failure(error, call.request, self._secrets.tokens)
+        return _failure(error, call.request.path.startswith(WEBHDFS))
 
     async def _routed(self, call: _Call, held: _Held) -> Answer:
         request, options = call.request, self._options
         access = Access(options.hosts, self._secrets.tokens, options.open_to_all)
         access.require_host(request, call.peer)
+        if request.method == _FORMS and call.operation == "page":
+            return self._page.posted(request, self._secrets.tokens, call.peer.host, self._secrets.tls is not None)
         if request.method not in _METHODS:
             raise PathError(405, f"{request.method} is not served: this server reads")
         if call.operation == "healthz":
             return await self._health(held)
-        held.move(access.client(request, call.peer, self._tree.mount))
+        if call.operation == "page" and (answer := self._page.for_all(request)) is not None:
+            return answer
+        session = self._page.client(request, self._secrets.tokens)
+        held.move(session or access.client(request, call.peer, self._tree.mount))
+        if call.operation == "page":
+            return await self._shares.run(held.client, partial(self._page.answer, request, session is not None))
         if call.operation == "metrics":
             return Answer(200, [("Content-Type", "text/plain; version=0.0.4")], body=self._metrics())
         work = self._work(request, call.operation)
@@ -286,7 +301,7 @@ class Server:
             return partial(witness_answer, self._tree, request)
         if not request.path.startswith(WEBHDFS):
             raise PathError(
-                404, "there are /webhdfs/v1/, /files/, /datasets, /positions, /witness, /metrics and /healthz"
+                404, "there are /, /webhdfs/v1/, /files/, /datasets, /positions, /witness, /metrics and /healthz"
             )
         parts = parse_path(request.path.removeprefix(WEBHDFS))
         if operation == "OPEN" and "direct" not in request.parameters:
@@ -365,7 +380,7 @@ class _Call:
         if path.startswith(WEBHDFS):
             name = self.request.parameters.get("op", "").upper()
             return name if name in CALLS else "other"
-        name = path[1:].partition(b"/")[0].decode("ascii", "replace")
+        name = path[1:].partition(b"/")[0].decode("ascii", "replace") or "page"
         return name if name in _PLACES else "other"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from fsstore.query.expression import WhereError, parse_field
-from fsstore.query.hist import OTHERS, Bar, QueueRange, Split, edges_of, histogram, times_of
+from fsstore.query.hist import OTHERS, Bar, QueueRange, Split, edges_of, fitting_span_ms, histogram, times_of
 from fsstore.query.times import parse_span_ms
 from mountctl.connect import reading
 from mountctl.errors import INCOMPLETE, CommandError
@@ -21,12 +21,6 @@ from mountctl.output import human_size, human_time, json_line, print_json_line, 
 from mountctl.places import find
 from mountctl.selection import Selection, parse_target, parse_where, ranges_of, takes_where
 
-SPANS_MS = tuple(
-    number * unit_ms
-    for unit_ms, numbers in ((1_000, (1, 5, 15)), (60_000, (1, 5, 15)), (3_600_000, (1, 6)), (86_400_000, (1, 7, 28)))
-    for number in numbers
-)
-"""Spans of time to choose from where none is given."""
 FEW_SPANS = 60
 LABELS: tuple[Split, ...] = ("topic", "queue", "tag")
 """What --by may name beside a span of time."""
@@ -112,9 +106,8 @@ def _parsed(by: str | None, field: str | None) -> tuple[int | None, Split]:
 
 def _edges(first_ms: int, last_ms: int, span_ms: int | None) -> list[int]:
     """The edges of spans of time; of a length that fits for None. CommandError: they are too many."""
-    fitting = (one for one in SPANS_MS if (last_ms - first_ms) // one < FEW_SPANS)
     try:
-        return edges_of(first_ms, last_ms, span_ms or next(fitting, SPANS_MS[-1]))
+        return edges_of(first_ms, last_ms, span_ms or fitting_span_ms(first_ms, last_ms, FEW_SPANS))
     except ValueError as error:
         raise CommandError(str(error), "give a longer span, or --from", os.EX_USAGE) from None
 

@@ -93,7 +93,7 @@ def command(
     client_ca: Path | None, insecure: bool, access_log: Path | None, token_file: Path | None,
 ) -> None:  # fmt: skip
     """Serve the mount of PLACE over HTTP, to read: /webhdfs/v1/ for Hadoop and Spark, /files/ for all others,
-    /datasets?topic=&since=&until= names the Parquet files of a time.
+    /datasets?topic=&since=&until= names the Parquet files of a time. At / is a page for people.
 
     On the loopback the mount's readers are let in. Any other ADDRESS takes TLS, and tokens or client certificates.
     SIGHUP has tokens, certificates and the access log opened anew.
@@ -102,8 +102,9 @@ def command(
     Example:
       mountctl serve /mnt/mq
     """
-    if find_spec("httptools") is None:
-        raise missing("httptools", "serve")
+    for module in ("httptools", "jinja2"):
+        if find_spec(module) is None:
+            raise missing(module, "serve")
     address, port = _parse_listen(listen)
     names = (*hosts, socket.getfqdn())
     files = SecretFiles(tokens, certificate, key, client_ca)

@@ -1,0 +1,204 @@
+"""The page's parts without a server: sessions, forms of bodies, links, what is hidden."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fsstore.serve.access import AccessError, Tokens
+from fsstore.serve.connection import Request
+from fsstore.serve.page.body import DEEPEST, JSON_BYTES, MOST_NODES, TEXT_BYTES, image_type, preview_of, shown_body
+from fsstore.serve.page.rendering import human_size, human_span, human_time, visible
+from fsstore.serve.page.selection import FormError, Selection, link, number_in, parameters_of
+from fsstore.serve.page.sessions import LIFETIME_S, MOST_SESSIONS, WRONG_TOKENS, Sessions
+from fsstore.serve.tree import PathError
+from tests.mount.claims import carried, promised
+
+TOKEN, OTHER = "5f0e3c1a9b7d2468ace013579bdf2468", "ace013579bdf24685f0e3c1a9b7d2468"
+TOKENS = Tokens({"ann": TOKEN, "bob": OTHER})
+PROJECT = Path(__file__).parents[2]
+
+
+def test_every_promise_has_a_test_and_every_test_its_promise() -> None:
+    document = promised(PROJECT / "docs/page.md")
+    assert len(document) > 15
+    kept = carried(PROJECT / "tests/mountctl/test_page_promises.py")
+    assert kept == document
+
+
+# sessions
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def request(cookie: str = "", host: str = "localhost:9870", target: str = "/") -> Request:
+    return Request("GET", target, b"/", {}, {"host": host, "cookie": cookie})
+
+
+def begun(sessions: Sessions, token: str = TOKEN, address: str = "10.0.0.7") -> str:
+    """The cookie of a new session."""
+    name, value = sessions.begin(token, request(), TOKENS, address, is_encrypted=False)
+    assert name == "Set-Cookie"
+    assert "Secure" not in value
+    return value.partition(";")[0]
+
+
+def test_a_session_is_for_its_token_and_ends() -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+    cookie = begun(sessions)
+    assert sessions.holder(request(cookie), TOKENS) == "ann"
+    assert sessions.holder(request(begun(sessions, OTHER)), TOKENS) == "bob"
+    for wrong in ("", cookie[:-1], cookie + "0", "fsstore-9870=", "fsstore-9870", "=;=", "fsstore-9870=é"):
+        assert sessions.holder(request(wrong), TOKENS) is None
+    assert sessions.holder(request(cookie, host="localhost:9871"), TOKENS) is None  # that server's cookie has its name
+    assert sessions.holder(request(cookie), Tokens({"ann": OTHER})) is None
+    clock.now += LIFETIME_S
+    assert sessions.holder(request(cookie), TOKENS) is None
+
+
+def test_sessions_are_limited() -> None:
+    sessions = Sessions(Clock())
+    first, *_, last = [begun(sessions) for _ in range(MOST_SESSIONS + 1)]
+    assert sessions.holder(request(first), TOKENS) is None
+    assert sessions.holder(request(last), TOKENS) == "ann"
+
+
+def test_wrong_tokens_are_limited_by_address() -> None:
+    clock = Clock()
+    sessions = Sessions(clock)
+
+    def status(token: str, address: str = "10.0.0.7") -> int:
+        try:
+            sessions.begin(token, request(), TOKENS, address, is_encrypted=True)
+        except AccessError as error:
+            return error.status
+        return 303
+
+    assert [status("wrong") for _ in range(WRONG_TOKENS)] == [401] * WRONG_TOKENS
+    assert [status("wrong"), status(TOKEN), status(TOKEN, "10.0.0.8")] == [429, 429, 303]
+    clock.now += 60
+    assert status(TOKEN) == 303
+
+
+# bodies
+
+
+@pytest.mark.parametrize(
+    ("body", "form"),
+    [
+        (b"", "text"),
+        (b"12 apples", "text"),
+        ("größer ✓".encode(), "text"),
+        (b"a\0b", "hex"),
+        (b"\xff\xfe", "hex"),
+        (b' {"a": 1}', "json"),
+        (b"[1, 2", "text"),
+        (b'"text"', "text"),
+        (b"\x89PNG\r\n\x1a\n....", "image"),
+        (b"GIF89a....", "image"),
+        (b"\xff\xd8\xff....", "image"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "image"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "text"),
+    ],
+)
+def test_the_form_of_a_body(body: bytes, form: str) -> None:
+    assert shown_body(body, "").form == form
+    assert shown_body(body, "hex").form == "hex"
+    assert (image_type(body) is not None) == (form == "image")
+
+
+def test_json_keeps_order_names_that_come_twice_and_numbers_as_written() -> None:
+    tree = shown_body(b'{"z":1.50,"a":[true,null,"x"],"z":123456789012345678901234567890}', "json").tree
+    assert tree is not None
+    assert [(node.name, node.kind, node.text) for node in tree.members] == [
+        ("z", "number", "1.50"),
+        ("a", "array", ""),
+        ("z", "number", "123456789012345678901234567890"),
+    ]
+    assert [(node.kind, node.text) for node in tree.members[1].members] == [
+        ("literal", "true"),
+        ("literal", "null"),
+        ("string", "x"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * (DEEPEST + 1) + b"]" * (DEEPEST + 1),
+        b"[" * 100_000,
+        json.dumps(list(range(MOST_NODES))).encode(),
+        b'["' + b"x" * JSON_BYTES + b'"]',
+        b"[" + b"9" * 100_000 + b"e]",
+        b'{"a": NaN, }',
+    ],
+)
+def test_json_that_is_too_much_is_text(body: bytes) -> None:
+    assert shown_body(body, "json").form == "text"
+
+
+def test_a_long_text_is_cut_between_characters() -> None:
+    shown = shown_body(b"x" + "é".encode() * TEXT_BYTES, "")
+    assert shown.text == "x" + "é" * (TEXT_BYTES // 2 - 1)
+    assert (shown.is_cut, shown.size) == (True, 2 * TEXT_BYTES + 1)
+
+
+def test_the_begin_of_a_body_is_one_line() -> None:
+    assert preview_of(b"a\n\n  b\tc") == "a b c"
+    assert preview_of(b"ab\xc3") == "ab"  # a character is cut
+    assert preview_of(b"\xff\0") == "ff 00"
+
+
+# what people read
+
+
+def test_hidden_characters_are_shown() -> None:
+    assert visible("a\x00b\x1b[1m\u202ec\ud800\n\tü😀") == "a\\u0000b\\u001b[1m\\u202ec\\ud800\n\tü😀"
+
+
+def test_sizes_times_and_spans() -> None:
+    assert [human_size(size) for size in (0, 1_023, 1_536, 5 << 40)] == ["0 B", "1,023 B", "1.5 KiB", "5.0 TiB"]
+    assert [human_span(span) for span in (1, 15_000, 300_000, 21_600_000, 604_800_000)] == [
+        "0.001 s", "15 s", "5 min", "6 h", "7 d",
+    ]  # fmt: skip
+    assert human_time(None) == "–"
+    assert human_time((1 << 63) - 1) == "@9223372036854775807"
+    assert human_time(1_795_859_622_766)[:4] == "2026"
+
+
+# links
+
+
+def test_a_link_has_the_selection_that_it_was_made_of() -> None:
+    for topic in ("orders", "a/b?c&d#e", "\udcff", "ä ö+%41"):
+        one = Selection(topic, 3, "-1h", "@5", "k&1", " t=2 ", "a < 'ü'", 77)
+        assert Selection.of(parameters_of(request(target=one.link()))) == one
+    assert link("/page/topic", topic="a", queue=None, text="", live=False, at=0) == "/page/topic?topic=a&at=0"
+
+
+def test_links_that_mean_nothing() -> None:
+    for query in (
+        "",
+        "topic=",
+        "topic=a&queue=x",
+        "topic=a&before=-1",
+        f"topic=a&before={1 << 63}",
+        f"topic={'a' * 4_001}",
+    ):
+        with pytest.raises(PathError):
+            Selection.of(parameters_of(request(target=f"/page/topic?{query}")))
+    with pytest.raises(PathError):
+        parameters_of(request(target="/?" + "&".join(f"a{number}=1" for number in range(65))))
+    with pytest.raises(PathError):
+        number_in({"page": "٣"}, "page")
+    for time in ("yesterday", "@99999999999999999", "-1x"):
+        with pytest.raises(FormError):
+            Selection("orders", since=time).times_ms()
