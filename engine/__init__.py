@@ -31,6 +31,7 @@ b'3 plums'
 
 from engine.backup import BackedUp, back_up
 from engine.deadline import WouldBlock, check_deadline, nonblocking, uncollected, within
+from engine.derived.known_ranges import KnownRange, KnownRanges
 from engine.errors import (
     AnotherStoreError,
     BackupError,
@@ -199,6 +200,8 @@ __all__ = [
     "IllegalMessageError",
     "IllegalTopicError",
     "IndexState",
+    "KnownRange",
+    "KnownRanges",
     "ListenError",
     "Lists",
     "MasterConfig",

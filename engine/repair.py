@@ -188,6 +188,10 @@ def _drop_derived(layout: StoreLayout, config: StoreConfig, problems: Sequence[P
         for file in index_paths(layout.index):
             unlink(file)
         yield "removed the index, to make it again from the log"
+    ranges = {path for problem in problems if (path := layout.root / problem.path).parent == layout.ranges}
+    for path in sorted(ranges):
+        unlink(path)
+        yield f"removed {layout.shown(path)}, which readers of the messages make again"
 
 
 def _set_aside(layout: StoreLayout, config: StoreConfig, problems: Sequence[Problem]) -> Iterator[str]:

@@ -18,6 +18,7 @@ import numpy as np
 from engine.deadline import check_deadline
 from engine.derived.consume_queue import ConsumeQueue
 from engine.derived.dispatch import BufferedDispatcher, WriteDispatcher
+from engine.derived.known_ranges import KnownRanges
 from engine.derived.topic_view import TopicView
 from engine.errors import (
     ConfigFileError,
@@ -29,7 +30,7 @@ from engine.errors import (
     StoreError,
     TopicNotFoundError,
 )
-from engine.events import Listeners, StoreListener
+from engine.events import Expired, Listeners, StoreListener
 from engine.files.disk import disk_space, is_refused_by_disk, write_own_file
 from engine.files.news import NewsWatch
 from engine.files.paths import open_file, store_root, unlink
@@ -137,6 +138,10 @@ class MessageStore:
             writable=writes,
             ignored=parts.ignored,
         )
+        self.known_ranges = KnownRanges(layout.ranges, parts.log.files, parts.ignored, writable=writes)
+        """What readers keep of ranges of queues for later openings."""
+        if writes:
+            self._listeners.subscribe(_Expiry(self.known_ranges))
         self._opened_end = parts.log.readable_end
         self._expiring = ExpiringLog(layout.root, parts.log, parts.queues, config.clock, disk_use)
         self._refusal = Refusal(_why_read_only(config))
@@ -869,6 +874,7 @@ class MessageStore:
     def _forget_log(self) -> None:
         self.log_generation += 1
         self._sums.forget_log()
+        self.known_ranges.forget_log()
         self._reader.records.forget_damaged()
 
     def clean(self) -> int:
@@ -1035,6 +1041,16 @@ class _Forgetting(StoreListener):
 
     def log_rewritten(self, physical_end: int) -> None:
         self._store._forget_log()
+
+
+class _Expiry(StoreListener):
+    """Deletes what is known of expired messages."""
+
+    def __init__(self, ranges: KnownRanges) -> None:
+        self._ranges = ranges
+
+    def expired(self, expired: Expired) -> None:
+        self._ranges.delete_expired()
 
 
 class _Grown(StoreListener):

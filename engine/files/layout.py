@@ -196,6 +196,11 @@ class StoreLayout:
         return self.own / "sums"
 
     @property
+    def ranges(self) -> Path:
+        """What readers have derived from ranges of queues whose messages are all good."""
+        return self.own / "ranges"
+
+    @property
     def coverage(self) -> Path:
         """Recovery point: physical offset before which derived data is on disk."""
         return self.own / "coverage.json"

@@ -10,6 +10,7 @@ from engine.derived.compare_index import CheckedIndex
 from engine.derived.compare_queues import CheckedQueues
 from engine.derived.coverage import shows_multi_dispatch
 from engine.derived.derived import Comparison, Extent
+from engine.derived.known_ranges import range_problems
 from engine.derived.marks import read_recovery_point
 from engine.errors import ConfigFileError, ReadError
 from engine.files.file_queue import FileQueue
@@ -125,6 +126,7 @@ class Check:
         self._stage = "comparing queues and index"
         for kind in compared:
             yield from kind.problems(extent, lambda: self._tell(self._done))
+        yield from range_problems(parts.layout, parts.log.files, parts.queues, scan.damaged)
         if self._end is None:
             yield from self._checkpoint_problems(scan.newest.store_time_ms if scan.newest else 0)
 

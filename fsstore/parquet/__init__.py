@@ -7,6 +7,7 @@
     pages.py      values to bytes                             sizes are computed first
     row_groups.py the columns of some messages                the engine's blocks
     file_map.py   the position of each column; the footer
+    kept.py       a whole segment, kept below the store for later mounts
     cache.py      rendered bytes, in memory
     dataset.py    all of these together                       any thread
     nodes.py      directories, files and handles              the filesystem's thread

@@ -9,13 +9,16 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from engine import (
+    DamagedRecordError,
     ExpiredMessageError,
+    KnownRange,
     MessageNotFoundError,
     MessageStore,
     ReadError,
@@ -27,7 +30,8 @@ from fsstore.options import ParquetOptions
 from fsstore.parquet.cache import Recent
 from fsstore.parquet.file_map import FileMap, chunk_index, map_file
 from fsstore.parquet.format import SCHEMA
-from fsstore.parquet.layout import Layout, RangeKey, measure, range_key
+from fsstore.parquet.kept import Kept, decode, encode, known_range
+from fsstore.parquet.layout import Layout, RangeKey, RowGroup, measure, range_key
 from fsstore.parquet.pages import Chunk
 from fsstore.parquet.row_groups import BoundError, RowGroupColumns, outline_columns, read_columns
 from fsstore.parquet.segments import QueueSegments, Segment
@@ -49,6 +53,9 @@ LEAST_OUTLINED = 4096
 kept."""
 _TAIL_BYTES = 128 << 10
 """A reader that begins within as many bytes of a file's end asks for the footer: it may want no columns."""
+
+LEAST_KEPT = 1024
+"""A map is kept for later mounts if the file has at least as many messages; it takes some 2 KB."""
 
 _LOCKS = 64
 _MEASURING_THREADS = 2
@@ -86,6 +93,8 @@ class Dataset:
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
         self._rendering = threading.BoundedSemaphore(os.cpu_count() or 1)
         self._shown: Recent[RangeKey, FirstSeen] = Recent(_KEPT_SHOWN)
+        self._damaged: dict[KnownRange, int] = {}
+        """How often messages of a range turned out to be damaged after its footer was read."""
         self._is_ending = False
         self.rendered_files = 0
         self.rendered_chunks = 0
@@ -103,7 +112,7 @@ class Dataset:
         if not self._takes_little(topic, queue, max(known.measured_end, bounds.min_offset), bounds.max_offset):
             check_deadline()
         segments, layouts = known.now(), known.layouts
-        unknown = [segment for segment in segments if (segment.begin, segment.end) not in layouts]
+        unknown = [segment for segment in segments if segment[:2] not in layouts]
         for segment, layout in zip(unknown, self._measured(topic, queue, unknown), strict=True):
             if layout is not None and not segment.is_tail:
                 layouts[segment.begin, segment.end] = layout
@@ -115,25 +124,39 @@ class Dataset:
 
     def _measured(self, topic: str, queue: int, segments: Sequence[Segment]) -> Iterator[Layout | None]:
         """The layout of each segment; if they are many, several are measured at a time."""
-        measure = partial(self._measure_listed, topic, queue)
+        kept = partial(self._measure_listed, self._kept_layout, topic, queue)
+        measure = partial(self._measure_listed, self.measure, topic, queue)
         if sum(segment.end - segment.begin for segment in segments) <= QUICK_MESSAGES:
             yield from map(measure, segments)
             return
         with ThreadPoolExecutor(_MEASURING_THREADS) as threads:
-            yield from threads.map(measure, segments)
+            for found in [kept(segment) or threads.submit(measure, segment) for segment in segments]:
+                yield found.result() if isinstance(found, Future) else found
 
-    def _measure_listed(self, topic: str, queue: int, segment: Segment) -> Layout | None:
+    def key(self, topic: str, queue: int, begin: int, end: int) -> RangeKey:
+        """The range as it is now. Errors as `range_key`."""
+        key = range_key(self._store, topic, queue, begin, end)
+        damaged = self._damaged.get(known_range(key), 0) if self._damaged else 0
+        return replace(key, damaged=damaged) if damaged else key
+
+    def is_outdated(self, key: RangeKey) -> bool:
+        """Whether messages of the range turned out to be damaged after its footer was read."""
+        return self._damaged.get(known_range(key), 0) != key.damaged
+
+    def _measure_listed(
+        self, measure: Callable[[RangeKey], Layout | None], topic: str, queue: int, segment: Segment
+    ) -> Layout | None:
         if self._is_ending:
             raise FilesystemError(errno.ENOTCONN, "unmounted while a long queue was listed")
         try:
-            return self.measure(range_key(self._store, topic, queue, segment.begin, segment.end))
+            return measure(self.key(topic, queue, segment.begin, segment.end))
         except (ExpiredMessageError, MessageNotFoundError):
             return None  # expired meanwhile: the listing leaves it out, too
 
     def listed_layout(self, topic: str, queue: int, begin: int, end: int) -> Layout:
         """The layout of a range that `segments` has just returned. ExpiredMessageError, MessageNotFoundError."""
         layout = self._queue(topic, queue).layouts.get((begin, end))
-        return layout or self.measure(range_key(self._store, topic, queue, begin, end))
+        return layout or self.measure(self.key(topic, queue, begin, end))
 
     def _takes_little(self, topic: str, queue: int, begin: int, end: int) -> bool:
         if end - begin > QUICK_MESSAGES:
@@ -147,10 +170,36 @@ class Dataset:
         if layout is None:
             if not self._takes_little(key.topic, key.queue, key.begin, key.end):
                 check_deadline()
-            layout = measure(self._store, key)
+            layout = self._kept_layout(key) or measure(self._store, key)
             with self._lock:
                 self._layouts.put(key, layout, 1)
         return layout
+
+    def _kept_layout(self, key: RangeKey) -> Layout | None:
+        """The layout of a range whose map is kept; the map is in memory now."""
+        kept = self._kept(key)
+        if kept is None:
+            return None
+        shown = FirstSeen(hash(kept.map.sizes), kept.map.left_out)
+        with self._lock:
+            self._layouts.put(key, kept.layout, 1)
+            if self._shown.get(key) in (None, shown):
+                self._shown.put(key, shown, 1)
+                self._maps.put(key, kept.map, kept.map.kept_bytes)
+        return kept.layout
+
+    def _kept(self, key: RangeKey) -> Kept | None:
+        """Layout and map of a range whose messages were read before, perhaps by an earlier mount."""
+        content = self._store.known_ranges.content(known_range(key))
+        return None if content is None else decode(key, content)
+
+    def _keep(self, layout: Layout, found: FileMap) -> None:
+        """Keep the map of a whole segment for later mounts."""
+        key = layout.key
+        if found.left_out or key.end - key.begin < LEAST_KEPT:
+            return
+        if (key.begin, key.end) in self._queue(key.topic, key.queue).layouts:
+            self._store.known_ranges.keep(known_range(key), encode(Kept(layout, found)))
 
     def _queue(self, topic: str, queue: int) -> QueueSegments:
         with self._lock:
@@ -211,27 +260,58 @@ class Dataset:
         try:
             with self._locks[hash(key) % _LOCKS], self._rendering:
                 yield
-        except (ReadError, TopicNotFoundError, BoundError) as error:
+        except (BoundError, DamagedRecordError) as error:
+            self._forget(key)
+            raise FilesystemError(errno.EIO, str(error)) from None
+        except (ReadError, TopicNotFoundError) as error:
             raise FilesystemError(errno.EIO, str(error)) from None
 
+    def _forget(self, key: RangeKey) -> None:
+        """Messages of the range are not as its footer says, which the kernel may have: the name gets another file."""
+        known = known_range(key)
+        self._store.known_ranges.forget(known)
+        with self._lock:
+            if not self.is_outdated(key):
+                self._damaged[known] = key.damaged + 1
+            self._layouts.take(key)
+            self._maps.take(key)
+        self._queue(key.topic, key.queue).forget(key.begin, key.end)
+
     def _map(self, layout: Layout, position: int) -> FileMap:
-        read = self._read if position < layout.size - _TAIL_BYTES else self._sizes
-        found = map_file(layout, (read(layout, index) for index in range(len(layout.row_groups))))
+        kept = self._kept(layout.key)
+        if kept is not None and kept.layout == layout:
+            found = kept.map
+        else:
+            read = self._read if position < layout.size - _TAIL_BYTES else self._sizes
+            found = map_file(layout, (read(layout, index) for index in range(len(layout.row_groups))))
+            self._keep(layout, found)
+            with self._lock:
+                self.rendered_files += 1
         shown = FirstSeen(hash(found.sizes), found.left_out)
         with self._lock:
             if self._shown.get(layout.key) not in (None, shown):  # the kernel may have cached the old bytes
                 raise BoundError(f"messages of {layout.key} have changed since they were first read")
             self._shown.put(layout.key, shown, 1)
             self._maps.put(layout.key, found, found.kept_bytes)
-            self.rendered_files += 1
         return found
 
     def _chunk(self, layout: Layout, found: FileMap, number: int) -> Chunk:
         row_group, column = chunk_index(number)
         columns = self._known_columns(layout, found, row_group) or self._read(layout, row_group)
         if columns.sizes != found.sizes[row_group]:
-            raise BoundError(f"row group at queue offset {layout.row_groups[row_group].begin}")
+            raise self._difference(layout, layout.row_groups[row_group])
         return columns.chunks[SCHEMA.in_file[column].name]
+
+    def _difference(self, layout: Layout, row_group: RowGroup) -> BoundError | DamagedRecordError:
+        """The error that names the first message that is damaged since the footer was made."""
+        topic, queue, begin = layout.key.topic, layout.key.queue, row_group.begin
+        blocks = self._store.blocks(topic, queue, begin, row_group.messages)
+        good = {queue_offset for block in blocks for queue_offset in block.queue_offset.tolist()}
+        first = next((number for number in range(begin, row_group.end) if number not in good), None)
+        entries = [] if first is None else self._store.entries(topic, queue, first, 1)["physical_offset"].tolist()
+        if not entries:
+            return BoundError(f"messages of {topic}/{queue} from {begin} on are others than when the footer was made")
+        return DamagedRecordError(entries[0], f"message {first} of {topic}/{queue} was good when the footer was made")
 
     def _known_columns(self, layout: Layout, found: FileMap, row_group: int) -> RowGroupColumns | None:
         """A row group that was read recently, with the sizes in the map; else None."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,7 @@ from fsstore.parquet.pages import DATA_PAGE, DICTIONARY_PAGE, PLAIN, RLE, RLE_DI
 from fsstore.parquet.row_groups import BoundError, RowGroupColumns
 
 _VERSION = version(DISTRIBUTION)  # read once: each call opens a file
+PROGRAM = f"fsstore version {_VERSION}"
 _UNCOMPRESSED = 0
 _FOOTER_SIZE_BYTES = 4
 
@@ -100,6 +101,11 @@ def chunk_index(number: int) -> ChunkIndex:
     return ChunkIndex(*divmod(number, len(SCHEMA.in_file)))
 
 
+def starts_of(sizes: Iterable[tuple[int, ...]]) -> list[int]:
+    """Where the chunks of those sizes begin, a tuple for each row group, and where the last one has ended."""
+    return [*accumulate(map(page_aligned, chain.from_iterable(sizes)), initial=PAGE_BYTES)]
+
+
 def map_file(layout: Layout, row_groups: Iterable[RowGroupColumns]) -> FileMap:
     """The map of a file with these row groups, which are taken one after the other and not kept. BoundError."""
     starts, sizes, described = [PAGE_BYTES], list[tuple[int, ...]](), list[Value]()
@@ -126,7 +132,7 @@ def _metadata(key: RangeKey, row_groups: Sequence[Value], rows: int, left_out: i
             3: i64(rows),
             4: items(row_groups),
             5: items([struct({1: text(name), 2: text(value)}) for name, value in _facts(key, left_out)]),
-            6: text(f"fsstore version {_VERSION}"),
+            6: text(PROGRAM),
             7: items([struct({1: struct({})})] * len(SCHEMA.columns)),
         }
     ).encoded

@@ -52,7 +52,7 @@ class RowGroup(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RangeKey:
     """A range of a queue, with the log's generation and the physical offsets of its first and last records. So another
-    range of the same name has another key."""
+    range of the same name has another key; so has one that was `damaged` after a mount had shown it, so often."""
 
     topic: str
     queue: int
@@ -61,6 +61,7 @@ class RangeKey:
     log_generation: int
     first_physical: int
     last_physical: int
+    damaged: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def page_aligned(size: int) -> int:
     return -(-size // PAGE_BYTES) * PAGE_BYTES
 
 
-def range_key(store: MessageStore, topic: str, queue: int, begin: int, end: int) -> RangeKey:
+def range_key(store: MessageStore, topic: str, queue: int, begin: int, end: int, damaged: int = 0) -> RangeKey:
     """The range as it is now. ExpiredMessageError, MessageNotFoundError, TopicNotFoundError."""
     generation, bounds = store.log_generation, store.bounds(topic, queue)
     if begin < bounds.min_offset:
@@ -87,7 +88,7 @@ def range_key(store: MessageStore, topic: str, queue: int, begin: int, end: int)
     if end > bounds.max_offset or not len(first) or not len(last):
         raise MessageNotFoundError(topic, queue, end - 1)
     physical = int(first["physical_offset"][0]), int(last["physical_offset"][0])
-    return RangeKey(topic, queue, begin, end, generation, *physical)
+    return RangeKey(topic, queue, begin, end, generation, *physical, damaged)
 
 
 def measure(store: MessageStore, key: RangeKey) -> Layout:

@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -24,7 +25,7 @@ from fsstore.interface import (
 from fsstore.parquet.cached_names import CachedNames
 from fsstore.parquet.dataset import Dataset
 from fsstore.parquet.file_map import FileMap
-from fsstore.parquet.layout import MAGIC, Layout, RangeKey, range_key
+from fsstore.parquet.layout import MAGIC, Layout, RangeKey
 from fsstore.parquet.names import (
     SEGMENT_MESSAGES,
     parse_queue_partition,
@@ -79,10 +80,10 @@ class DatasetDirectory(Directory):
 
     def _file_again(self, key: NodeKey) -> RangeFile:
         """A file whose inode was taken over. SlowWork while it is measured; ESTALE: it has expired or changed."""
-        store, dataset, listed = self._context.store, self._dataset, key.detail
+        dataset, listed = self._dataset, key.detail
         assert isinstance(listed, RangeKey)
         try:
-            if range_key(store, listed.topic, listed.queue, listed.begin, listed.end) != listed:
+            if dataset.key(listed.topic, listed.queue, listed.begin, listed.end) != listed:
                 raise FilesystemError(errno.ESTALE)
         except StoreError:
             raise FilesystemError(errno.ESTALE) from None
@@ -192,10 +193,13 @@ class QueuePartition(Directory):
         found = parse_segment(name)
         if found is None or found.end - found.begin > SEGMENT_MESSAGES:
             return None
-        return range_key(self._context.store, self._topic, self._queue, found.begin, found.end)
+        return self._dataset.key(self._topic, self._queue, found.begin, found.end)
 
     def _file(self, layout: Layout, *, is_made_up: bool = False) -> RangeFile:
         key = NodeKey(RangeFile, self._topic, self._queue, layout.key)
+        if layout.key.damaged:  # what the kernel has of the file is older than the damage
+            before = replace(layout.key, damaged=layout.key.damaged - 1)
+            self._context.inodes.invalidate_named(key._replace(detail=before))
         make = partial(RangeFile, self._context, self._dataset, layout)
         file = self._context.inodes.named(key, make, is_made_up=is_made_up)
         assert isinstance(file, RangeFile)
@@ -226,7 +230,7 @@ class RangeFile(Node):
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise self._context.refusal()
-        if has_expired(self._context.store, self.layout.key):
+        if has_expired(self._context.store, self.layout.key) or self._dataset.is_outdated(self.layout.key):
             raise FilesystemError(errno.ESTALE)  # the kernel looks up the path again and finds that it does not exist
         return OpenRange(self._dataset, self.layout, self._context.memory), CACHED
 

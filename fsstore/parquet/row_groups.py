@@ -109,7 +109,7 @@ def _sizes(chunks: dict[str, Chunk], row_group: RowGroup) -> tuple[int, ...]:
 
 def _require_range(store: MessageStore, key: RangeKey) -> None:
     """ExpiredMessageError: the range has other records now, or none."""
-    if range_key(store, key.topic, key.queue, key.begin, key.end) != key:
+    if range_key(store, key.topic, key.queue, key.begin, key.end, key.damaged) != key:
         raise ExpiredMessageError(key.topic, key.queue, key.begin, key.end)
 
 

@@ -68,6 +68,12 @@ class QueueSegments:
         with self._lock:
             return self._unchanged()
 
+    def forget(self, begin: int, end: int) -> None:
+        """Forget the layout of a segment; the next result is another object."""
+        with self._lock:
+            self.layouts.pop((begin, end), None)
+            self._segments = (*self._segments,)
+
     def _unchanged(self) -> tuple[Segment, ...] | None:
         return self._segments if self._ends.newest_physical >= 0 and self._ends == self._ends_now() else None
 
@@ -112,6 +118,10 @@ class QueueSegments:
     def _end_of(self, begin: int, max_offset: int) -> int | None:
         """The end of the segment that starts at `begin`; None: it is not whole yet."""
         limit = (begin // SEGMENT_MESSAGES + 1) * SEGMENT_MESSAGES
+        known = self._store.known_ranges.find(self._topic, self._queue, begin, self._physical_offset(begin))
+        fits = known is not None and known.end <= min(limit, max_offset)
+        if known is not None and fits and self._physical_offset(known.end - 1) == known.last_physical:
+            return known.end
         entries = self._store.entries(self._topic, self._queue, begin, min(limit, max_offset) - begin)
         physical = entries["physical_offset"]
         if not len(physical):

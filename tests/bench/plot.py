@@ -7,7 +7,7 @@ from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT = 460, 340
 LEFT, TOP, RIGHT, BOTTOM = 60, 36, 120, 44
-COLOURS = ("#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2", "#97bbf5", "#9c6b4e", "#6cc5b0")
+COLOURS = ("#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2", "#97bbf5", "#9c6b4e", "#6cc5b0", "#9498a0")
 LABELS = {
     "mount_s": "mount",
     "last_s": "cat @last",
@@ -17,6 +17,7 @@ LABELS = {
     "append_s": "append",
     "stat_s": "first stat",
     "count_s": "first count(*)",
+    "recount_s": "next count(*)",
 }
 LABEL_GAP = 13
 FONT = 'font-family="sans-serif" font-size="11"'

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from engine import MessageStore
 from tests.mount.harness import Mounted, bodies, mounted, offset_names, publish, refused_with, until
 
 COLLIDING_KEYS = ("Aa", "BB")
@@ -311,3 +312,70 @@ def test_what_does_not_change_keeps_its_time(mount: Mounted, topic: Path) -> Non
     offset.write_text("@first")
     assert files[0].stat().st_mtime_ns == before[0]
     assert offset.stat().st_mtime_ns > before[1]
+
+
+PUBLISHED = 12_000
+"""Messages of 100 bytes: more than two files of the log."""
+
+
+def counted(mount: Mounted) -> int:
+    """As count(*) over the Parquet files of queue 0."""
+    return sum(pq.ParquetFile(path).metadata.num_rows for path in parquet_files(mount))
+
+
+def parquet_files(mount: Mounted) -> list[Path]:
+    return sorted((mount.root / "@parquet" / "topic=orders" / "queue=0").iterdir())
+
+
+def counted_once(folder: Path) -> Path:
+    """A store that a mount has counted."""
+    with mounted(folder) as mount:
+        publish(mount.topic("orders") / "0" / "append", b"".join(b"%0100d\n" % number for number in range(PUBLISHED)))
+        (mount.root / "@store" / "control").write_text('{"flush": true}')
+        assert counted(mount) == PUBLISHED
+    return mount.store
+
+
+def test_what_was_found_good_is_counted_without_reading_it(tmp_path: Path) -> None:
+    """3.20 What a Parquet file's footer says of messages that were read and found good is kept below the store: a later
+    mount counts them without reading them, as long as their file of the log has the size and the time that it had. A
+    read-only mount keeps nothing."""
+    store = counted_once(tmp_path)
+    ranges = store / "fsstore" / "ranges"
+    for mode in ("WRITE", "READ_ONLY"):
+        with mounted(tmp_path, store=store, config={"mode": mode}) as mount:
+            assert counted(mount) == PUBLISHED
+            assert (len(parquet_files(mount)), mount.status()["parquet"]["rendered_files"]) == (3, 1)
+    for log in (store / "commitlog").iterdir():
+        os.utime(log)
+    before = {path: path.read_bytes() for path in ranges.iterdir()}
+    with mounted(tmp_path, store=store, config={"mode": "READ_ONLY"}) as mount:
+        assert counted(mount) == PUBLISHED
+        assert mount.status()["parquet"]["rendered_files"] == 3
+    assert {path: path.read_bytes() for path in ranges.iterdir()} == before
+
+
+def test_later_damage_is_counted_until_it_is_read(tmp_path: Path) -> None:
+    """3.21 Damage that comes later and leaves both as they were makes that count too large until somebody reads the
+    message in a Parquet file. That is EIO, and the daemon's log names its physical offset; it is never a wrong row. The
+    next listing counts right."""
+    store = counted_once(tmp_path)
+    with MessageStore.open(store) as opened:
+        physical_offset = opened.get("orders", 0, 7).physical_offset
+    log = min((store / "commitlog").iterdir())
+    before = log.stat()
+    with log.open("r+b") as file:
+        file.seek(log.read_bytes().index(b"%0100d" % 7))
+        file.write(b"X")
+    os.utime(log, ns=(0, before.st_mtime_ns))
+    with mounted(tmp_path, store=store) as mount:
+        assert counted(mount) == PUBLISHED
+        first = parquet_files(mount)[0]
+        with first.open("rb") as opened_before:
+            assert refused_with(lambda: pq.read_table(first)) == errno.EIO
+            assert f"physical offset {physical_offset}: message 7 of orders/0" in mount.log.read_text()
+            assert counted(mount) == PUBLISHED - 1
+            assert pq.read_table(first).column("queue_offset").to_pylist()[:8] == [0, 1, 2, 3, 4, 5, 6, 8]
+            assert refused_with(lambda: pq.read_table(pa.PythonFile(opened_before))) == errno.EIO
+    with mounted(tmp_path, store=store) as mount:
+        assert counted(mount) == PUBLISHED - 1

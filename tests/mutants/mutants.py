@@ -474,4 +474,11 @@ MUTANTS = (
         "        if first > 0:\n            begin, begin_ms",
         ("tests/engine/derived/test_index_file.py",),
     ),
+    Mutant(
+        "what-was-known-is-believed-of-a-changed-file",
+        "engine/derived/known_ranges.py",
+        "    if raw[: _HEADER.size] != _HEADER.pack(MAGIC, *stamp):\n",
+        "    if raw[: len(MAGIC)] != MAGIC:\n",
+        ("tests/engine/derived/test_known_ranges.py",),
+    ),
 )
