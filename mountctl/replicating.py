@@ -1,5 +1,5 @@
 """A replica beside a mount: `mountctl mount --replicate` starts the process of `mountctl replicate`, and it ends when
-the mount does."""
+the mount does. The words for a replica's state."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from mountctl.errors import CommandError
 from mountctl.log_file import open_log
 from mountctl.options import StoreSettings
+from mountctl.output import human_seconds, human_size, human_time
 from mountctl.places import mounts
 
 MOUNTED = b"mounted\n"
@@ -64,3 +66,19 @@ def end_with_mount(mountpoint: Path, end: Callable[[], None]) -> None:
         end()
 
     threading.Thread(target=watch, name="mount-watch", daemon=True).start()
+
+
+def copy_in_words(replica: Mapping[str, Any]) -> str:
+    """The state of a replica, as `replica` of status has it: master, state with its reason, lag, epoch, last heard."""
+    state, reason = replica["state"], f": {replica['reason']}" if replica["reason"] else ""
+    of = f"of {replica['master']}"
+    if not replica["is_running"]:
+        return f"{of}, not running since {human_time(replica['noted_ms'])} ({state}{reason})"
+    behind = epoch = heard = ""
+    if replica["lag_bytes"] > 0:
+        behind = f", {human_size(replica['lag_bytes'])} and {human_seconds(replica['lag_ms'] / 1000)} behind"
+    if replica.get("epoch", -1) >= 0:
+        epoch = f", epoch {replica['epoch']} confirmed up to {replica['confirmed_end']:,}"
+    if replica["heard_ms"]:
+        heard = f", heard {human_seconds(max(replica['noted_ms'] - replica['heard_ms'], 0) / 1000)} ago"
+    return f"{of}, {state}{behind}{epoch}{heard}{reason}"

@@ -226,6 +226,11 @@ class StoreLayout:
         return self.own / "check.json"
 
     @property
+    def epochs(self) -> Path:
+        """Epochs of the log's masters, of a broker with a controller."""
+        return self.root / "epochFileCheckpoint"
+
+    @property
     def replica_note(self) -> Path:
         """In a replica: its master, and the state of the replication."""
         return self.own / "replica.json"

@@ -14,6 +14,7 @@ from engine.files.lock import StoreLock
 from engine.files.paths import store_root
 from engine.open.geometry import layout_of
 from engine.open.quarantine import quarantine
+from engine.replication.epochs import read_epochs, write_epochs
 from engine.results import RecoveryReport
 from engine.settings.broker_options import with_options
 from engine.settings.config import OpenMode, StoreConfig
@@ -28,10 +29,13 @@ def promote(path: Path | str, config: StoreConfig) -> RecoveryReport:
     NotAReplicaError; StoreLockedError: its replication runs; OpenError, OSError.
     """
     layout, note = _replica_at(path, config)
+    epochs = read_epochs(layout.epochs)
     with StoreLock(layout.lock):
         remove_file(layout.replica_note, config.disk)
     config = replace(with_options(config, note.settings), mode=OpenMode.WRITE)
     with MessageStore.open(path, config) as store:
+        if epochs:  # also those that came before their bytes
+            write_epochs(layout.epochs, [one for one in epochs if one.begin < store.physical_end], config.disk)
         return store.recovery
 
 

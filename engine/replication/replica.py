@@ -7,6 +7,9 @@ A group is what has come since the last one; one sync brings it to disk, then it
 about the master's log, so each connection begins OVERLAP_BYTES before the copy's end, and what comes is compared with
 what is there. Nothing of the copy is ever changed: a master whose log does not continue it is refused.
 
+A broker with a controller may lose its newest bytes when another one becomes the master. It tells up to where its log
+is confirmed, so safe from that: only this is stored. Its epochs are stored before bytes of them.
+
 `STORE/fsstore/replica.json` marks the store as a replica from the first moment on, and has its state each second.
 """
 
@@ -16,7 +19,8 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,8 +41,16 @@ from engine.files.paths import read_file, store_root
 from engine.files.periodic import PeriodicThread
 from engine.open.geometry import layout_of
 from engine.replication.assembly import RecordAssembly
+from engine.replication.epochs import Epoch, merged, read_epochs, shared_end, write_epochs
 from engine.replication.remoting import RemotingClient, Request
-from engine.replication.wire import Frame, FrameDecoder, encode_report
+from engine.replication.wire import (
+    Frame,
+    FrameDecoder,
+    decode_handshake,
+    encode_epoch_report,
+    encode_handshake,
+    encode_report,
+)
 from engine.settings.broker_options import with_options
 from engine.settings.config import (
     COMMIT_LOG_BYTES,
@@ -64,6 +76,12 @@ OVERLAP_BYTES = 64 << 10
 
 RECEIVE_BYTES, GROUP_BYTES = 1 << 20, 8 << 20
 """Bytes that one call receives; bytes after which a group ends, even if more are there."""
+
+HELD_BYTES = 64 << 20
+"""Bytes that are held in memory until they are confirmed."""
+
+FIRST_BYTE = 1
+"""The request for a whole log: 0 asks for the newest file, and a log's first byte is that of a record's size: 0."""
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 10.0
 """Pause before the master is asked again; it doubles with each failure."""
@@ -92,12 +110,14 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class ReplicaOptions:
     """A replica's master: its `haListenPort`, and its `listenPort`, None if that can't be reached. Without a word for
-    `heartbeat_seconds` a report is sent; a master without a word for `silence_seconds` is connected to anew."""
+    `heartbeat_seconds` a report is sent; a master without a word for `silence_seconds` is connected to anew.
+    `has_controller` is asked of one with a listenPort."""
 
     master: Address
     remoting: Address | None
     heartbeat_seconds: float = 5.0
     silence_seconds: float = 20.0
+    has_controller: bool = False
 
 
 def replicate(
@@ -166,6 +186,8 @@ class _Replica:
             received_bytes=0,
             connections=0,
             refused_frames=0,
+            epoch=-1,
+            confirmed_end=-1,
         )
         self._write_note(durably=True)
         self._news = News(layout.replica_news)
@@ -220,7 +242,8 @@ class _Replica:
             raise ConnectionEndedError(self.peer, f"it can't be made: {error.strerror or error}") from error
         with connection:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _Session(connection, self, facts.log_begin if facts is not None else 0).run(stopping)
+            has_controller = self.options.has_controller if facts is None else facts.has_controller
+            _Session(connection, self, 0 if facts is None else facts.log_begin, has_controller).run(stopping)
 
     def _require_same_broker(self, facts: BrokerFacts) -> None:
         """MasterRefusedError: another broker answers, or its log does not continue the copy. ProtocolError."""
@@ -229,8 +252,6 @@ class _Replica:
         own_bytes = self.store.sizes.commit_log_bytes
         if any(known) and known != found:
             self.refuse(f"it is a copy of broker {'/'.join(known)}, and {'/'.join(found)} answers")
-        if facts.has_controller:
-            self.refuse("its broker has a controller (enableControllerMode), whose protocol is not spoken here")
         if facts.file_bytes != own_bytes:
             sizes = f"{own_bytes:,} bytes, the master's {facts.file_bytes:,} ({COMMIT_LOG_BYTES})"
             self.refuse(f"the copy's log has files of {sizes}")
@@ -243,6 +264,20 @@ class _Replica:
         if known != found:
             self.tell(cluster=facts.cluster, broker=facts.broker)
             self._write_note(durably=True)
+
+    def agree_on(self, epochs: tuple[Epoch, ...], log_end: int) -> None:
+        """Take the master's epochs over. ProtocolError, MasterRefusedError: by them, the copy has what its log has not;
+        ConfigFileError, OSError."""
+        path, end = self._layout.epochs, self.receiver.end
+        own = read_epochs(path)
+        shared = shared_end(own, end, epochs, log_end)
+        if own and 0 < end != shared:
+            same = "no epoch is the same" if shared is None else f"epochs are the same up to {shared}"
+            self.note_difference(f"the copy ends at {end}, and {same}: they diverged")
+        known = merged(own, epochs)
+        if known != own:
+            write_epochs(path, known, self.store.config.disk)
+        self.tell(epoch=epochs[-1].number if epochs else -1)
 
     def require_no_gap(self) -> None:
         """MasterRefusedError: the master has deleted what follows the copy."""
@@ -320,24 +355,26 @@ class _Replica:
 class _Session:
     """One connection. Thread safety: one caller."""
 
-    def __init__(self, connection: socket.socket, replica: _Replica, log_begin: int) -> None:
+    def __init__(self, connection: socket.socket, replica: _Replica, log_begin: int, has_controller: bool) -> None:
         """The master's log begins at the physical offset `log_begin`; 0: so it does, or that is not known."""
         self._connection = connection
         self._replica = replica
         self._receiver = receiver = replica.receiver
         self._options = replica.options
         self._peer = replica.peer
-        self._decoder = FrameDecoder(self._peer)
+        self._has_controller = has_controller
+        self._decoder = FrameDecoder(self._peer, has_epochs=has_controller)
+        self._epochs = frozenset[Epoch]()
         self._has_log = receiver.end > 0
         if self._has_log:
             log_begin = max(log_begin, replica.store.log_begin, receiver.end - OVERLAP_BYTES)
-        self._begin = log_begin or 1  # 0 asks for the newest file
-        self._next = self._begin
-        """Physical offset at which the next frame has to begin."""
-        own_end = receiver.end if self._has_log else log_begin
-        self._assembly = RecordAssembly(self._peer, own_end, replica.store.sizes.commit_log_bytes)
-        if own_end < self._begin:
-            self._assembly.add(own_end, b"\0")  # the first byte of a log is that of a record's size
+        self._begin = log_begin or (0 if has_controller and not self._has_log else FIRST_BYTE)
+        self._next = self._begin if self._has_log else -1
+        """Physical offset at which the next frame has to begin; -1: where the log answers."""
+        self._assembly = RecordAssembly(self._peer, receiver.end, replica.store.sizes.commit_log_bytes)
+        self._confirmed_end = receiver.end
+        self._held = deque[Frame]()
+        """What has come and is not confirmed."""
         self._is_compared = False
         """Whether the master has the copy's newest bytes."""
         self._began_at = self._heard_at = self._reported_at = time.monotonic()
@@ -345,6 +382,8 @@ class _Session:
     def run(self, stopping: threading.Event) -> None:
         """Receive until `stopping`. ReplicationError, StoreFullError, FlushFailedError, OSError."""
         self._receiver.dispatch()
+        if self._has_controller:
+            self._shake_hands()
         self._report(self._begin)
         while not stopping.is_set():
             data, is_open = self._receive()
@@ -355,12 +394,26 @@ class _Session:
                 raise ConnectionEndedError(self._peer, "it closed it")
             self._look_at_clock()
 
+    def _shake_hands(self) -> None:
+        """Learn the master's epochs. ReplicationError, OSError."""
+        self._connection.sendall(encode_handshake())
+        received, deadline = b"", self._began_at + self._options.silence_seconds
+        while (answer := decode_handshake(received, self._peer)) is None:
+            self._connection.settimeout(max(deadline - time.monotonic(), TICK_SECONDS))
+            data = self._connection.recv(RECEIVE_BYTES)
+            if not data or time.monotonic() > deadline:
+                raise ConnectionEndedError(self._peer, "it did not answer the handshake")
+            received += data
+        log_end, epochs = answer
+        self._replica.agree_on(epochs, log_end)
+        self._epochs = frozenset(epochs)
+
     def _look_at_clock(self) -> None:
         now, silence = time.monotonic(), self._options.silence_seconds
         self._replica.require_no_gap()
         if now - self._heard_at >= silence:
             raise ConnectionEndedError(self._peer, f"it was silent for {silence:g} s")
-        if not self._is_compared and now - self._began_at >= silence:
+        if self._has_log and not self._is_compared and now - self._began_at >= silence:
             raise ConnectionEndedError(self._peer, f"in {silence:g} s it sent nothing from {self._begin} on")
         if now - self._reported_at >= self._options.heartbeat_seconds:
             self._report(self._receiver.end if self._is_compared else self._begin)
@@ -386,20 +439,54 @@ class _Session:
         """Compare, store and acknowledge what frames bring."""
         received = newest_ms = 0
         for frame in frames:
-            if frame.physical_offset != self._next:
-                raise ProtocolError(self._peer, f"a frame begins at {frame.physical_offset}, not at {self._next}")
-            self._next = frame.end
             received += len(frame.data)
-            self._add(frame)
+            if frame.physical_offset >= 0:
+                self._require_next(frame)
+                for confirmed in self._confirm(frame):
+                    self._add(confirmed)
         for piece in self._assembly.take():
             self._receiver.append(piece.data, piece.physical_offset, piece.store_time_ms)
             newest_ms = piece.store_time_ms or newest_ms
-        self._replica.note_master(self._next)
+        self._replica.note_master(max(self._next, 0))
+        if self._has_controller:
+            self._replica.tell(confirmed_end=self._confirmed_end)
         if received:
             self._replica.store.wait_durable(self._receiver.end)
         self._replica.note_group(received, newest_ms)
         if self._is_compared and received:
             self._report(self._receiver.end)
+
+    def _require_next(self, frame: Frame) -> None:
+        """ProtocolError: the frame does not go on from the last one; ConnectionEndedError: its epoch is a new one."""
+        start = frame.physical_offset
+        if self._next < 0 and frame.data:  # the copy is empty
+            begin, file_bytes = start - (start == FIRST_BYTE), self._replica.store.sizes.commit_log_bytes
+            if begin % file_bytes:
+                raise ProtocolError(self._peer, f"its log begins at {begin}, where no file does")
+            self._assembly = RecordAssembly(self._peer, begin, file_bytes)
+            self._assembly.add(begin, bytes(start - begin))
+            self._next = start
+        if self._next not in (-1, start):
+            raise ProtocolError(self._peer, f"a frame begins at {start}, not at {self._next}")
+        if frame.epoch is not None and frame.epoch not in self._epochs:
+            number, begin = frame.epoch
+            raise ConnectionEndedError(self._peer, f"its epoch {number}, which begins at {begin}, is a new one")
+        self._next = frame.end if frame.data else self._next
+
+    def _confirm(self, frame: Frame) -> Iterator[Frame]:
+        """The frames, or parts of them, that are confirmed once `frame` has come. ConnectionEndedError: too much is
+        not."""
+        self._held.append(frame)
+        end = self._confirmed_end = max(self._confirmed_end, frame.confirmed_end)
+        while self._held and self._held[0].physical_offset <= end:
+            one = self._held.popleft()
+            known = end - one.physical_offset
+            yield replace(one, data=one.data[:known])
+            if known < len(one.data):
+                self._held.appendleft(replace(one, physical_offset=end, data=one.data[known:]))
+                break
+        if self._next - end > HELD_BYTES:
+            raise ConnectionEndedError(self._peer, f"{self._next - end:,} bytes of its log are not confirmed")
 
     def _add(self, frame: Frame) -> None:
         """Compare the part of a frame that the copy has; the rest is new. MasterRefusedError: they differ."""
@@ -415,7 +502,8 @@ class _Session:
 
     def _report(self, physical_offset: int) -> None:
         self._connection.settimeout(self._options.silence_seconds)
-        self._connection.sendall(encode_report(physical_offset))
+        encode = encode_epoch_report if self._has_controller else encode_report
+        self._connection.sendall(encode(physical_offset))
         self._reported_at = time.monotonic()
 
 

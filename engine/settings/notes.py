@@ -106,8 +106,8 @@ class ReplicaState(Enum):
 class ReplicaNote:
     """State of a replica, noted each second, last at `noted_ms`. `reason`: of the last interruption, empty once it is
     over. `lacks` names what the master does not give. `settings` are the master's with which the copy was made.
-    `physical_end` is the copy's end, `master_end` the
-    newest known end of the master's log; -1: unknown. `newest_ms` is the store time of the newest record."""
+    `physical_end` is the copy's end, `master_end` the newest known end of the master's log; -1: unknown. `newest_ms` is
+    the store time of the newest record."""
 
     master: str = ""
     remoting: str = ""
@@ -130,6 +130,8 @@ class ReplicaNote:
     received_bytes: int = counter("Bytes of log that the replica's process has received", default=0)
     connections: int = counter("Connections to the master that the replica's process has made", default=0)
     refused_frames: int = counter("Connections that ended because of bytes that are no records", default=0)
+    epoch: int = gauge("Newest epoch of the master's log; -1: it has no controller", default=-1)
+    confirmed_end: int = gauge("Physical offset up to which the master's log is confirmed", default=-1)
 
     @property
     def lag_bytes(self) -> int:
@@ -155,7 +157,7 @@ def read_replica_note(path: Path) -> ReplicaNote | None:
             return None
         settings = {str(name): str(value) for name, value in stored["settings"].items()}
         texts = {name: str(stored[name])[:LONGEST_NOTED] for name in _REPLICA_TEXTS}
-        numbers = {name: whole_number(stored[name], -1) for name in _REPLICA_NUMBERS}
+        numbers = {name: whole_number(stored.get(name, -1), -1) for name in _REPLICA_NUMBERS}
         return ReplicaNote(settings=settings, state=ReplicaState(stored["state"]), **texts, **numbers)  # type: ignore[arg-type]
     except (KeyError, TypeError, ValueError, AttributeError):
         return None

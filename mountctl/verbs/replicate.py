@@ -24,6 +24,7 @@ from mountctl.replicating import end_with_mount
 HA_PORT = 10_912
 """haListenPort's default."""
 MASTER = "haMasterAddress"
+CONTROLLER = "enableControllerMode"
 _INTERVALS = {"haSendHeartbeatInterval": "heartbeat_seconds", "haHousekeepingInterval": "silence_seconds"}
 """The field of ReplicaOptions that each option sets, in ms."""
 
@@ -33,7 +34,7 @@ _INTERVALS = {"haSendHeartbeatInterval": "heartbeat_seconds", "haHousekeepingInt
 @click.option("--remoting", metavar="HOST:PORT", help="The broker's listenPort; else its replication's port less 1.")
 @click.option("--begin-again", "is_begun_again", is_flag=True, help="Set the old copy aside, and make a new one.")
 @click.option("--while-mounted", type=Path, hidden=True)  # of `mountctl mount --replicate`
-@partial(takes_settings, own=frozenset((MASTER, *_INTERVALS)))
+@partial(takes_settings, own=frozenset((MASTER, CONTROLLER, *_INTERVALS)))
 def command(
     places: tuple[str, ...],
     remoting: str | None,
@@ -44,7 +45,8 @@ def command(
     """Keep STORE a copy of the broker at HOST (haListenPort, 10912), as it grows. Runs until SIGTERM or SIGINT.
 
     An empty or missing STORE is made, with the broker's sizes. `mountctl mount --follow STORE` shows it meanwhile. What
-    is acknowledged to the broker is on this disk. --remoting none does without topics and groups.
+    is acknowledged to the broker is on this disk. --remoting none does without topics and groups; tell it then by -o
+    enableControllerMode=true that the broker has a controller.
 
     \b
     Examples:
@@ -58,7 +60,7 @@ def command(
     require_here(store)
     settings.require_store(store)
     options = _options(places[0] if len(places) == 2 else known[MASTER], remoting, known)
-    others = {name: value for name, value in settings.options.items() if name not in (MASTER, *_INTERVALS)}
+    others = {name: value for name, value in settings.options.items() if name not in (MASTER, CONTROLLER, *_INTERVALS)}
     config = replace(settings, options=others).applied_to(StoreConfig())
     raise_open_files()
     set_up_allocator()
@@ -84,7 +86,13 @@ def _options(master: str, remoting: str | None, known: dict[str, str]) -> Replic
     else:
         asked = address._replace(port=address.port - 1)
     seconds = {field: _seconds(name, known[name]) for name, field in _INTERVALS.items() if name in known}
-    return ReplicaOptions(address, asked, **seconds)
+    return ReplicaOptions(address, asked, **seconds, has_controller=_flag(CONTROLLER, known.get(CONTROLLER, "false")))
+
+
+def _flag(name: str, text: str) -> bool:
+    if text.strip() not in ("true", "false"):
+        raise CommandError(f"option {name}: {text!r} is neither true nor false", "", os.EX_USAGE)
+    return text.strip() == "true"
 
 
 def _seconds(name: str, text: str) -> float:

@@ -28,6 +28,7 @@ from mountctl.output import (
     visible,
 )
 from mountctl.places import Answer, Mount, Place, answer_of, find, mounts
+from mountctl.replicating import copy_in_words
 
 WATCH_SECONDS = 1.0
 
@@ -197,7 +198,7 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
     for sentence in stats["not_shown"]:
         yield f"not shown  {sentence}"
     if replica := status.get("replica"):
-        yield f"copy       {_copy_in_words(replica)}"
+        yield f"copy       {copy_in_words(replica)}"
         if replica["lacks"]:
             yield f"lacking    {replica['lacks']}"
     if check := status.get("last_check"):
@@ -242,15 +243,6 @@ def _replication(master: Mapping[str, Any]) -> Iterator[str]:
         behind = f"{human_size(one['lag_bytes'])} behind" if one["lag_bytes"] else "has all of it"
         heard = f"heard {human_seconds(one['last_heard_seconds'])} ago"
         yield f"replica    {one['replica']} {behind}, {heard}{'' if one['is_in_sync'] else ', not in sync'}"
-
-
-def _copy_in_words(replica: Mapping[str, Any]) -> str:
-    state, reason = replica["state"], f": {replica['reason']}" if replica["reason"] else ""
-    of = f"of {replica['master']}"
-    if not replica["is_running"]:
-        return f"{of}, not running since {human_time(replica['noted_ms'])} ({state}{reason})"
-    behind = f", {human_size(replica['lag_bytes'])} behind" if replica["lag_bytes"] > 0 else ""
-    return f"{of}, {state}{behind}{reason}"
 
 
 def _check_in_words(check: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ import click
 
 from mountctl.output import human_size, plural, print_json_line, shown, visible
 from mountctl.places import Mount, find_mount, patiently
+from mountctl.replicating import copy_in_words
 
 HISTORY = 20
 """The most rates in a topic's line."""
@@ -69,7 +70,8 @@ class GroupFigures:
 @dataclass(frozen=True, slots=True)
 class Figures:
     """Activity between two looks. `stored` and `read` are in messages per second, other rates in bytes per second;
-    `unflushed_bytes` are not on disk yet; `replica_lag_bytes` is the longest lag of a replica."""
+    `unflushed_bytes` are not on disk yet; `replica_lag_bytes` is the longest lag of a replica; `copy` is the state of a
+    store that is a replica itself, as in status."""
 
     pid: int
     mode: str
@@ -88,6 +90,7 @@ class Figures:
     replicas: int
     replicas_in_sync: int
     replica_lag_bytes: int
+    copy: dict[str, Any] | None
     topics: list[TopicFigures]
     groups: list[GroupFigures]
 
@@ -140,6 +143,7 @@ def figures(before: Look, now: Look) -> Figures:
         replicas=replication.get("connected", 0),
         replicas_in_sync=replication.get("in_sync", 0),
         replica_lag_bytes=max(lags, default=0),
+        copy=status.get("replica"),
         topics=sorted(topics, key=lambda topic: (-topic.stored, topic.topic)),
         groups=sorted(groups, key=lambda group: (-group.lag, group.group, group.topic)),
     )
@@ -171,6 +175,8 @@ class Screen:
             head.append(
                 f"replicas {now.replicas}, {now.replicas_in_sync} in sync, {human_size(now.replica_lag_bytes)} behind"
             )
+        if now.copy:
+            head.append(f"copy    {copy_in_words(now.copy)}")
         left = max(height - len(head) - 4, 2)
         most_groups = min(len(now.groups), max(left // 3, left - len(now.topics)))
         table = [*self._topics(now, left - most_groups, width), *self._groups(now, most_groups)]

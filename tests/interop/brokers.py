@@ -124,10 +124,18 @@ def live_broker(
 
 
 def start_broker(
-    driver: Driver, path: Path, config: dict[str, Any], *, master: Broker | None = None, port: int | None = None
+    driver: Driver,
+    path: Path,
+    config: dict[str, Any],
+    *,
+    master: Broker | None = None,
+    port: int | None = None,
+    names: int | None = None,
 ) -> Broker:
-    """As `live_broker`; it runs until its driver stops it or ends. `port`: that of a broker before it."""
+    """As `live_broker`; it runs until its driver stops it or ends. `port`: that of a broker before it; `names`: that of
+    a name server that runs."""
     names_port, broker_port = free_ports(2)
+    names_port = names_port if names is None else names
     broker_port = broker_port if port is None else port
     if master is not None:
         names_port = int(master.names.rpartition(":")[2])
@@ -136,7 +144,7 @@ def start_broker(
         "broker_start",
         path=str(path),
         names_port=names_port,
-        shares_names=master is not None,
+        shares_names=master is not None or names is not None,
         broker_port=broker_port,
         config={"brokerName": NAME, "fetchNamesrvAddrByAddressServer": "false", **config},
     )

@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from engine import FileSizes, MessageStore, OpenMode, StoreConfig
-from tests.interop.brokers import LIMIT_SECONDS, POLL_SECONDS, Broker, start_broker
+from engine.replication.address import Address
+from engine.replication.remoting import RemotingClient
+from tests.interop.brokers import LIMIT_SECONDS, POLL_SECONDS, Broker, free_ports, start_broker
 from tests.interop.compare import compare_dump, compare_queries, queries_for
 from tests.interop.driver import Driver, DriverError
 from tests.interop.follow import BODY_BYTES, TOPIC, await_path
@@ -131,6 +133,57 @@ def copied_broker(room: Room) -> None:
         finally:
             copy.stop()
     compare(room, path, copy_path, end)
+
+
+def copied_pair(room: Room) -> None:
+    """Two brokers with a controller; the replica is killed beside the first one's load, then the first one in its load.
+    The copy goes on from the second one, which is the master then."""
+    paths, copy_path = [room.folder / name for name in ("first", "second")], room.folder / "ours"
+    controller_port, names = free_ports(2)
+    config = java_config(
+        SIZES,
+        brokerId=-1,
+        enableControllerMode="true",
+        allAckInSyncStateSet="true",
+        controllerAddr=f"127.0.0.1:{controller_port}",
+        haSendHeartbeatInterval=500,
+    )
+    with room.driver() as controller, room.driver(threads=True) as driver, room.driver(threads=True) as other:
+        store = str(room.folder / "controller")
+        controller.call("controller_start", port=controller_port, names_port=names, path=store)
+        first = start_broker(driver, paths[0], config, names=names)
+        second = start_broker(other, paths[1], config, names=names)
+        copy = Copy(copy_path, port_of(first))
+        try:
+            publish(first, 0, room.seed)
+            produce(first, RATE, SECONDS)
+            for _ in range(3):
+                time.sleep(SECONDS / 4)
+                copy.kill()
+                copy.start()
+            first.driver.call("produced")
+            copy.await_end(end_of(first))
+            produce(first, RATE, SECONDS)
+            time.sleep(SECONDS / 2)
+            driver.kill()
+            copy.stop()
+            await_until(lambda: role_of(second) == "SYNC_MASTER", "the second broker is the master")
+            copy = Copy(copy_path, port_of(second))
+            publish(second, 1, room.seed)
+            end = end_of(second)
+            copy.await_end(end)
+            room.tally.expect("epoch of the copy", 2, copy.note["epoch"])
+            other.call("broker_stop")
+        finally:
+            copy.stop()
+    epochs = [(path / "epochFileCheckpoint").read_text() for path in (paths[1], copy_path)]
+    room.tally.expect("the epochs", *epochs)
+    compare(room, paths[1], copy_path, end)
+
+
+def role_of(broker: Broker) -> str:
+    with RemotingClient(Address("127.0.0.1", port_of(broker))) as client:
+        return client.facts().role
 
 
 def rest(room: Room, copy: Copy, path: Path, config: dict[str, Any], port: int) -> int:

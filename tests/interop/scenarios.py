@@ -70,6 +70,7 @@ SCENARIOS = (
     ),
     Scenario("a mount with a slave, both killed, and its consumers", "feeding", feeding.slave_and_consumers),
     Scenario("a live copy of a broker, both killed, promoted", "feeding", copying.copied_broker),
+    Scenario("a live copy of a pair with a controller, master killed", "feeding", copying.copied_pair, ("v5",)),
     Scenario("followed: a broker that was killed, every key", "default", outliving.killed_broker),
     Scenario("followed: a topic deleted on an idle broker", "default", outliving.deleted_topic),
     Scenario("followed: a copied log without queues and index", "default", outliving.copied_log),

@@ -129,8 +129,8 @@ def test_settings(master: ScriptedMaster, site: Site, tmp_path: Path) -> None:
 
 def test_refused(master: ScriptedMaster, site: Site) -> None:
     """1.5 A master whose log does not continue the copy is refused by name, and the process ends with 65: a log that
-    diverged, is shorter, begins behind the copy's end, or has files of another size; another broker; a broker with a
-    controller. The copy is as it was."""
+    diverged, is shorter, begins behind the copy's end, or has files of another size; another broker. The copy is as it
+    was."""
     publish(master.store, 50)
     make(master, site.store)
     before, true_bytes, settings = bytes_below(site.store), master.log_bytes, dict(master.settings)
@@ -143,13 +143,9 @@ def test_refused(master: ScriptedMaster, site: Site) -> None:
 
     master.told_end = 100
     is_refused("it was cut, or made anew")
-    for name, value in {
-        "mappedFileSizeCommitLog": "131072",
-        "brokerName": "broker-b",
-        "enableControllerMode": "true",
-    }.items():
+    for name, value in {"mappedFileSizeCommitLog": "131072", "brokerName": "broker-b"}.items():
         master.settings[name] = value
-        is_refused(value.replace("true", "controller").replace("131072", "131,072"))
+        is_refused(value.replace("131072", "131,072"))
     publish(master.store, 400)
     master.begin = 64 << 10
     is_refused("a gap")
@@ -267,14 +263,16 @@ def test_begun_again(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_told(master: ScriptedMaster, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1.12 `mountctl status STORE`, `@store/status.json` and the metrics of a mount that follows have master, state,
-    reason and lag, noted each second; "not running" 10 s after the last note."""
+    """1.12 `mountctl status STORE`, `@store/status.json`, the metrics and `mountctl top` of a mount that follows have
+    master, state, reason, lag and when the master was heard last, noted each second; "not running" 10 s after the last
+    note."""
     publish(master.store, 30)
     with replica(master, site.store) as process:
         site.mounted("--follow")
         eventually(lambda: replica_of(site.store)["state"] == "in sync", "a note")
         assert f"copy       of {master.options.master}, in sync" in succeed("status", site.mountpoint)
         assert json.loads((site.mountpoint / "@store/status.json").read_bytes())["replica"]["lag_bytes"] == 0
+        assert f"copy    of {master.options.master}, in sync, heard " in succeed("top", site.mountpoint, "--count", "1")
         assert "fsstore_copy_lag_bytes 0" in (site.mountpoint / "@store/metrics").read_text()
         process.kill()
     note = site.store / "fsstore/replica.json"

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from struct import iter_unpack, pack
 
 from engine import MessageStore
 from engine.replication.address import Address
@@ -45,6 +46,12 @@ class ScriptedMaster:
         self.told_end: int | None = None
         """The log's end that it tells; None: the true one."""
         self.begin = 0
+        self.epochs: list[tuple[int, int]] = []
+        """Number and begin of each; with any, it has a controller."""
+        self.confirmed_end: int | None = None
+        """The physical offset up to which its log is confirmed; None: all of it."""
+        self.handshakes: list[bytes] = []
+        self.tamper_handshake: Callable[[bytes], bytes] = lambda answer: answer
         self.refuses: set[int] = set()
         """Codes of requests that it refuses."""
         self.reports: list[int] = []
@@ -95,27 +102,43 @@ class ScriptedMaster:
             serve(connection)
 
     def _serve_log(self, connection: socket.socket) -> None:
-        decoder, position = ReportDecoder("replica"), -1
+        epochs, position, decoder = self.epochs[:], -1, ReportDecoder("replica")
+        if epochs:
+            self.handshakes.append(connection.recv(16, socket.MSG_WAITALL))
+            header = pack(">iiqi", 1, 12 * len(epochs), self.store.physical_end, epochs[-1][0])
+            answer = header + b"".join(pack(">iq", *one) for one in epochs)
+            connection.sendall(self.tamper_handshake(answer))
         connection.settimeout(0.02)
         while not self.closing.is_set():
             try:
                 data = connection.recv(4_096)
                 if not data:
                     return
-                reports = decoder.feed(data)
+                reports = [end for _, end in iter_unpack(">iq", data)] if epochs else decoder.feed(data)
                 if position < 0 and reports:
-                    position = reports[0]
+                    position = max(reports[0], self.begin) if epochs else reports[0]
                     self.requests.append(position)
                 self.reports += reports
             except TimeoutError:
                 if position >= 0:
-                    connection.sendall(encode_frame_header(position, 0))
+                    connection.sendall(self._frame(position, b"", epochs))
             connection.settimeout(5)
-            while position >= 0 and (sent := self.log_bytes(position, self.frame_bytes)):
-                frame = encode_frame_header(position, len(sent)) + sent
-                connection.sendall(self.tamper(position, frame))
+            while position >= 0 and (sent := self.log_bytes(position, self._most(position, epochs))):
+                connection.sendall(self.tamper(position, self._frame(position, sent, epochs)))
                 position += len(sent)
             connection.settimeout(0.02)
+
+    def _most(self, position: int, epochs: list[tuple[int, int]]) -> int:
+        """Bytes of a frame, which is of one epoch."""
+        return min(self.frame_bytes, *(begin - position for _, begin in epochs if begin > position), 1 << 30)
+
+    def _frame(self, position: int, data: bytes, epochs: list[tuple[int, int]]) -> bytes:
+        """RocketMQ says of the last bytes of an epoch that they are of the next one."""
+        if not epochs:
+            return encode_frame_header(position, len(data)) + data
+        epoch = max((one for one in epochs if one[1] <= position + len(data)), default=epochs[0])
+        confirmed_end = self.store.physical_end if self.confirmed_end is None else self.confirmed_end
+        return pack(">iiqiqq", 2, len(data), position, *epoch, confirmed_end) + data
 
     def _answer(self, connection: socket.socket) -> None:
         decoder = CommandDecoder("replica")
@@ -127,7 +150,8 @@ class ScriptedMaster:
 
     def _body(self, code: int) -> bytes:
         if code == 26:
-            return "".join(f"{name}={value}\n" for name, value in self.settings.items()).encode()
+            settings = {**self.settings, "enableControllerMode": str(bool(self.epochs)).lower()}
+            return "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
         if code == 28:
             end = self.store.physical_end if self.told_end is None else self.told_end
             figures = {"commitLogMinOffset": str(self.begin), "commitLogMaxOffset": str(end)}

@@ -305,12 +305,6 @@ def test_another_broker_is_refused(master: ScriptedMaster, copy: Path) -> None:
         master.settings["brokerName"] = "broker-b"
 
 
-def test_a_broker_with_a_controller_is_refused(master: ScriptedMaster, copy: Path) -> None:
-    publish(master.store, 100)
-    with refused(master, copy, "enableControllerMode"):
-        master.settings["enableControllerMode"] = "true"
-
-
 def test_a_size_that_is_not_the_masters_is_refused_before_anything_is_made(master: ScriptedMaster, copy: Path) -> None:
     with pytest.raises(OptionError, match="mappedFileSizeCommitLog"):
         replicate(copy, master.options, replace(COPY, sizes=replace(SIZES, commit_log_bytes=4_096)), threading.Event())

@@ -74,13 +74,14 @@ final class LiveBroker {
         check(broker.initialize(), "broker");
         Loopback.bindServers(broker);
         store = (DefaultMessageStore) broker.getMessageStore();
-        Line.keepOnLoopback(store);
+        Line.keepOnLoopback(broker, store);
         Loopback.write(broker, "messageStore", TimedStore.around(store, puts));
         broker.start();
         for (int tries = 0; names != null && tries < REGISTER_TRIES && !isRegistered(config.getBrokerName()); tries++) {
             Thread.sleep(REGISTER_PAUSE_MS); // a broker whose connection comes too late would wait for ten seconds
             broker.registerBrokerAll(false, false, true);
         }
+        Line.awaitRole(broker);
     }
 
     private boolean isRegistered(String name) {

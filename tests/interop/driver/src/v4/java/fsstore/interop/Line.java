@@ -1,5 +1,6 @@
 package fsstore.interop;
 
+import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.BrokerConfig;
@@ -26,6 +27,13 @@ final class Line {
 
     static void keepOnLoopback(DefaultMessageStore store) throws Exception {
         Loopback.bindReplication(Loopback.read(store, "haService"));
+    }
+
+    static void keepOnLoopback(BrokerController broker, DefaultMessageStore store) throws Exception {
+        keepOnLoopback(store);
+    }
+
+    static void awaitRole(BrokerController broker) {
     }
 
     static void setAttribute(TopicConfig topic, String name, String value) {

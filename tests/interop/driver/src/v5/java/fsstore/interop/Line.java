@@ -2,6 +2,7 @@ package fsstore.interop;
 
 import java.io.IOException;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.common.BrokerConfig;
@@ -47,6 +48,20 @@ final class Line {
                 }
             }
         });
+    }
+
+    static void keepOnLoopback(BrokerController broker, DefaultMessageStore store) throws Exception {
+        if (broker.getReplicasManager() == null) {
+            keepOnLoopback(store);
+        } else {
+            Controlled.keepOnLoopback(broker, store);
+        }
+    }
+
+    static void awaitRole(BrokerController broker) throws InterruptedException {
+        if (broker.getReplicasManager() != null) {
+            Controlled.awaitRole(broker);
+        }
     }
 
     static void setAttribute(TopicConfig topic, String name, String value) {

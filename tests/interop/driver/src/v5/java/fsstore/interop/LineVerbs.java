@@ -47,6 +47,7 @@ final class LineVerbs {
 
     JsonObject carryOut(String verb, JsonObject request, BrokerController broker) throws Exception {
         switch (verb) {
+            case "controller_start": return Controlled.start(request);
             case "proxy_start": return startProxy(request, broker);
             case "proxy_stop": return stopProxy();
             case "broker_group": return makeGroup(request, broker);
