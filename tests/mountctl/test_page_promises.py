@@ -444,7 +444,7 @@ def test_tokens_stay_secret(guarded: Server) -> None:
     minute, and a form of more than 16 KiB is not read."""
     began = log_in(guarded, FIRST_TOKEN)
     assert FIRST_TOKEN not in str(began.headers) + began.body.decode()
-    assert post(guarded, "/page/login", f"token={'x' * 20_000}").status == 401
+    assert post(guarded, "/page/login", "", Content_Length="16385").status == 401  # the answer waits for nothing of it
     answers = [log_in(guarded, f"{number}{FIRST_TOKEN}").status for number in range(3 * WRONG_TOKENS)]
     assert answers[:5] == [401] * 5
     assert 429 in answers

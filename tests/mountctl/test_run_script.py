@@ -38,7 +38,11 @@ def test_scripts_parse(shell: str, script: str) -> None:
 def test_without_a_verb_it_lists_the_verbs() -> None:
     words = run()
     assert words.returncode == 0
-    for verb in ("setup", "demo", "test", "lint", "deb", "wheel", "interop", "fleet", "bench", "walk", "durability"):
+    verbs = (
+        *("setup", "demo", "test", "lint", "deb", "wheel", "interop"),
+        *("look", "fleet", "bench", "walk", "durability"),
+    )
+    for verb in verbs:
         assert f"\n  {verb} " in words.stdout
 
 
@@ -61,7 +65,7 @@ def locked(name: str) -> dict[str, int]:
     return {first: sum(word.startswith("--hash=sha256:") for word in rest) for first, *rest in words}
 
 
-@pytest.mark.parametrize("name", ["build.txt", "wheel.txt", "requirements.txt", "development.txt"])
+@pytest.mark.parametrize("name", ["build.txt", "wheel.txt", "look.txt", "requirements.txt", "development.txt"])
 def test_everything_that_is_installed_has_its_hashes(name: str) -> None:
     hashes = locked(name)
     assert hashes
