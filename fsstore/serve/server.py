@@ -286,7 +286,7 @@ class Server:
         if call.operation == "metrics":
             return Answer(200, [("Content-Type", "text/plain; version=0.0.4")], body=self._metrics())
         work = self._work(request, call.operation)
-        return work if isinstance(work, Answer) else await self._shares.run(held.client, work)
+        return work if isinstance(work, Answer) else await self._shares.run_short(held.client, work)
 
     def _work(self, request: Request, operation: str) -> Answer | Callable[[], Answer]:
         """The answer, or what makes it in a thread. PathError."""

@@ -31,7 +31,7 @@ from fsstore.serve.connection import (
     RequestError,
     pump,
 )
-from fsstore.serve.shares import PATIENCE_S, THREADS_EACH, BusyError, Shares
+from fsstore.serve.shares import MOST_AT_ONCE, PATIENCE_S, THREADS_EACH, BusyError, Shares
 from fsstore.serve.tree import MountGoneError, PathError, ServedMount, ServedTree, is_served, parse_path
 from fsstore.serve.webhdfs import pauses
 
@@ -472,3 +472,61 @@ def test_a_client_whose_threads_hang_keeps_no_other_waiting() -> None:
 
     clock = trio.testing.MockClock()
     trio.run(hang, clock=clock)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_short_work_is_waited_for_and_what_hangs_keeps_no_other_waiting(hangs: bool) -> None:
+    async def ask() -> None:
+        shares, reading, writing = Shares(10_000), *os.pipe()
+        others = []
+
+        async def other() -> None:
+            others.append(await shares.run("user:2", lambda: 7))
+            os.write(writing, b"x")
+
+        def work() -> bytes:
+            return os.read(reading, 1) if hangs else b"x"
+
+        async with trio.open_nursery() as nursery:
+            if hangs:
+                nursery.start_soon(other)
+            assert await shares.run_short("user:1", work) == b"x"
+        assert others == [7] * hangs
+        with pytest.raises(ZeroDivisionError):
+            await shares.run_short("user:1", lambda: 1 // 0)
+        assert await shares.run_short("user:1", lambda: 8) == 8
+        for one in (reading, writing):
+            os.close(one)
+
+    trio.run(ask)
+
+
+def test_short_work_lets_others_have_their_turn() -> None:
+    async def ask() -> None:
+        shares, turns, times = Shares(10_000), 0, 20 * MOST_AT_ONCE
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                await trio.lowlevel.checkpoint()
+                turns += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(count)
+            for _ in range(times):
+                await shares.run_short("user:1", lambda: 7)
+            nursery.cancel_scope.cancel()
+        assert turns > times // MOST_AT_ONCE // 2
+
+    trio.run(ask)
+
+
+def test_threads_that_were_waited_for_are_given_back() -> None:
+    async def ask() -> None:
+        shares = Shares(10_000)
+        for _ in range(THREADS_EACH + 1):
+            with suppress(ZeroDivisionError):
+                await shares.run_short("user:1", lambda: 1 // 0)
+        assert await shares.run("user:1", lambda: 7) == 7
+
+    trio.run(ask)
