@@ -821,6 +821,11 @@ class MessageStore:
         with self._summing:
             return self._closed or self._sums.keep(self._grown_queues(), seconds)
 
+    def queues_since(self, physical_offset: int) -> list[tuple[str, int]]:
+        """Topics and ids of the open queues with messages from a physical offset on; those that were written are."""
+        opened = self._parts.queues.opened()
+        return [(one.topic, one.queue_id) for one in opened if one.newest_physical_offset >= physical_offset]
+
     def _grown_queues(self) -> list[ConsumeQueue]:
         """Queues with new messages since the last call; at the first call all long queues and all opened ones."""
         queues = self._parts.queues

@@ -566,6 +566,10 @@ class Filesystem:
             NAME_MAX_BYTES,
         )
 
+    def look_ahead(self, seconds: float) -> bool:
+        """Make footers of new Parquet files for about `seconds`; returns whether none is left. One thread at a time."""
+        return self._parquet.look_ahead(seconds)
+
     # invalidation of the kernel's caches after changes of the store
 
     def expired(self, expired: Expired) -> Iterator[int]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -21,7 +22,9 @@ from engine import (
     KnownRange,
     MessageNotFoundError,
     MessageStore,
+    OpenMode,
     ReadError,
+    StoreError,
     TopicNotFoundError,
     check_deadline,
 )
@@ -95,6 +98,10 @@ class Dataset:
         self._shown: Recent[RangeKey, FirstSeen] = Recent(_KEPT_SHOWN)
         self._damaged: dict[KnownRange, int] = {}
         """How often messages of a range turned out to be damaged after its footer was read."""
+        file_bytes = store.sizes.commit_log_bytes
+        self._ahead_begin = self._ahead_end = store.physical_end // file_bytes * file_bytes
+        """Physical offsets of the files of the log that `look_ahead` was about last."""
+        self._ahead: Iterator[None] = iter(())
         self._is_ending = False
         self.rendered_files = 0
         self.rendered_chunks = 0
@@ -339,6 +346,35 @@ class Dataset:
         with self._lock:
             self._columns.put((layout.key, index), columns, columns.kept_bytes)
         return columns
+
+    def look_ahead(self, seconds: float) -> bool:
+        """Make footers of segments in files of the log that this process has filled, and keep them for the first count,
+        for about `seconds`. Returns whether none is left."""
+        until_s = time.monotonic() + seconds
+        while True:
+            for _ in self._ahead:
+                if time.monotonic() >= until_s:
+                    return False
+            file_bytes = self._store.sizes.commit_log_bytes
+            end = self._store.durable_end // file_bytes * file_bytes
+            if self._store.mode is not OpenMode.WRITE or end <= self._ahead_end:
+                return True
+            self._ahead = self._footers(self._ahead_begin, end)  # the last files had tails, which are whole now
+            self._ahead_begin, self._ahead_end = self._ahead_end, end
+
+    def _footers(self, begin: int, end: int) -> Iterator[None]:
+        """Make the footers of whole segments with records at [begin, end), one a step."""
+        for topic, queue in self._store.queues_since(begin):
+            with suppress(StoreError, FilesystemError):  # it goes meanwhile; or its readers will see the error
+                known = self._queue(topic, queue)
+                for segment in reversed(known.now()):
+                    key = self.key(topic, queue, segment.begin, segment.end)
+                    if key.last_physical < begin:
+                        break
+                    if not segment.is_tail and key.first_physical < end and key.end - key.begin >= LEAST_KEPT:
+                        layout = known.layouts[segment[:2]] = self.measure(key)
+                        self.map(layout, layout.size)
+                        yield
 
     def status(self) -> dict[str, object]:
         """Figures for `@store/status.json`."""

@@ -204,3 +204,63 @@ def test_short_files_are_not_kept(store: MessageStore, monkeypatch: pytest.Monke
     monkeypatch.setattr(dataset, "LEAST_KEPT", MESSAGES)
     count(ParquetMount(store))
     assert all(not file.read_bytes() for file in (store.path / "fsstore" / "ranges").iterdir())
+
+
+# footers in advance
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[MessageStore]:
+    with MessageStore.open(tmp_path / "empty", small_files(), create=True) as opened:
+        opened.create_topic("orders", 2)
+        yield opened
+
+
+def publish(store: MessageStore, queue: int = 0) -> None:
+    store.put_lines("orders", b"%0100d\n" % 7 * MESSAGES, queue)
+    store.flush()
+
+
+def look_ahead(mount: ParquetMount) -> int:
+    """How many steps it took."""
+    return 1 + sum(1 for _ in iter(lambda: mount.fs.look_ahead(0), True))
+
+
+def test_what_was_written_is_looked_through_step_by_step(empty: MessageStore) -> None:
+    mount = ParquetMount(empty)
+    assert look_ahead(mount) == 1
+    publish(empty)
+    assert look_ahead(mount) == 1 + 2, "of three files of the log two are full"
+    assert mount.parquet()["rendered_files"] == 2
+    publish(empty, 1)
+    publish(empty)
+    look_ahead(mount)
+    assert (mount.parquet()["rendered_files"], look_ahead(mount)) == (7, 1)
+    assert [len(list(ParquetMount(empty).ls(f"@parquet/topic=orders/queue={queue}"))) for queue in (0, 1)] == [6, 3]
+    kept = {int(file.name) >> 20 for file in (empty.path / "fsstore" / "ranges").iterdir()}
+    assert kept == {0, 1, 2, 3, 4, 6, 7}, "2 ended with a tail at first, as 5 does now; 8 is not full"
+
+
+def test_what_was_there_before_is_not_read_in_advance(empty: MessageStore) -> None:
+    publish(empty)
+    mount = ParquetMount(empty)
+    assert look_ahead(mount) == 1
+    assert mount.parquet()["rendered_files"] == 0
+
+
+def test_a_mount_that_only_reads_looks_at_nothing_in_advance(path: Path) -> None:
+    with MessageStore.open(path, StoreConfig(mode=OpenMode.READ_ONLY)) as store:
+        assert look_ahead(ParquetMount(store)) == 1
+
+
+def test_a_topic_that_goes_meanwhile_is_passed_over(empty: MessageStore) -> None:
+    mount = ParquetMount(empty)
+    publish(empty)
+    empty.create_topic("others", 1)
+    empty.put_lines("others", b"%0100d\n" % 7 * MESSAGES, 0)
+    empty.flush()
+    assert not mount.fs.look_ahead(0)
+    empty.delete_topic("orders")
+    mount.fs.topics_changed()
+    look_ahead(mount)
+    assert mount.parquet()["rendered_files"] > 1

@@ -379,3 +379,16 @@ def test_later_damage_is_counted_until_it_is_read(tmp_path: Path) -> None:
             assert refused_with(lambda: pq.read_table(pa.PythonFile(opened_before))) == errno.EIO
     with mounted(tmp_path, store=store) as mount:
         assert counted(mount) == PUBLISHED - 1
+
+
+def test_what_a_mount_has_written_is_ready_to_be_counted(tmp_path: Path) -> None:
+    """3.22 A mount finds this out by itself of files of the log that it has filled, so that the first count need not
+    read them."""
+    with mounted(tmp_path) as mount:
+        publish(mount.topic("orders") / "0" / "append", b"".join(b"%0100d\n" % number for number in range(PUBLISHED)))
+        (mount.root / "@store" / "control").write_text('{"flush": true}')
+        ranges = mount.store / "fsstore" / "ranges"
+        until("two files are kept", lambda: ranges.exists() and len(list(ranges.iterdir())) == 2)
+        rendered = mount.status()["parquet"]["rendered_files"]
+        assert counted(mount) == PUBLISHED
+        assert mount.status()["parquet"]["rendered_files"] == rendered + 1
