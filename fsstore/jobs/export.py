@@ -71,11 +71,17 @@ class BusyExportError(ExportError):
 
 @dataclass(frozen=True, slots=True)
 class ExportSelection:
-    """Messages to export: topics (None: all) and times in epoch milliseconds, [from_ms, until_ms)."""
+    """Messages to export: topics (None: all), times in epoch milliseconds, [from_ms, until_ms), and the text of an
+    expression of `--where` (None: all)."""
 
     topics: tuple[str, ...] | None = None
     from_ms: int | None = None
     until_ms: int | None = None
+    where: str | None = None
+
+
+Chosen = Callable[[pa.Table, int], "np.ndarray[Any, Any]"]
+"""Takes messages, and the number of their queue; says which of them are exported: bool (n,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,9 @@ class ExportFolder:
                 f"{self.path} was started with --format {before.format}: give it again, or name another directory"
             )
         if before.wanted != asked:
-            raise ExportError(f"{self.path} was started with other topics or times: name them, or another directory")
+            raise ExportError(
+                f"{self.path} was started with other topics, times or --where: name them, or another directory"
+            )
         parts = _extended(self.path, before, store)
         seen = tuple(store.witness(part.topic, part.queue, part.end - 1) for part in parts)
         write_durably(file, asdict(Plan(asked, self.format, store.name, tuple(parts), seen)))
@@ -186,7 +194,8 @@ def _plan(stored: dict[str, Any]) -> Plan:
     ranges = tuple(QueueRange(*part) for part in stored["ranges"])
     older = [None if at is None else (at,) for at in stored.get("last_places", [None] * len(ranges))]
     seen = tuple(None if at is None else tuple(at) for at in stored.get("witnesses", older))
-    return Plan(stored["wanted"], stored.get("format", "parquet"), stored.get("store", ""), ranges, seen)
+    wanted = {"where": None, **stored["wanted"]}
+    return Plan(wanted, stored.get("format", "parquet"), stored.get("store", ""), ranges, seen)
 
 
 def _extended(folder: Path, before: Plan, store: Store) -> list[QueueRange]:
@@ -262,34 +271,37 @@ class Totals(NamedTuple):
 
 
 class TaskResult(NamedTuple):
-    """Result of a task: its files, the totals of the messages read, those of the messages found in the files, and the
-    number of damaged messages that `@parquet/` left out."""
+    """Result of a task: its files, the totals of the messages to write, those of the messages found in the files, and
+    the numbers of damaged messages that `@parquet/` left out, and of messages that were not chosen."""
 
     files: tuple[str, ...]
     read: Totals
     found: Totals
     left_out: int
+    others: int
 
 
-def bring(root: str, folder: str, most_bytes: int, task: tuple[int, Sequence[QueueRange]]) -> TaskResult:
-    """Write the ranges of a numbered task durably to `folder`/date=…/, with up to about `most_bytes` of messages per
-    file. A repeated task writes other files.
+def bring(
+    root: str, folder: str, most_bytes: int, task: tuple[int, Sequence[QueueRange]], chosen: Chosen | None = None
+) -> TaskResult:
+    """Write the messages in the ranges of a numbered task, or the chosen ones, durably to `folder`/date=…/, with up to
+    about `most_bytes` of messages per file. A repeated task writes other files.
 
     OSError: a range does not exist.
     """
     number, pieces = task
     attempt, numbers = uuid.uuid4().hex, count()
-    files, read = [], []
-    for table in _gathered(_row_groups(root, pieces), most_bytes):
+    files, read, groups = [], [], _RowGroups(root, pieces, chosen)
+    for table in _gathered(groups, most_bytes):
         read.append(totals_of(table["body"]))
         for date, messages in _by_date(table):
             file = Path(folder, f"date={date}", f"part-{number:05}-{next(numbers):03}-{attempt}.parquet")
             write_file(file, messages)
             files.append(str(file))
     left_out = 0
-    if total(read).messages != messages_in(pieces):
+    if total(read).messages + groups.others != messages_in(pieces):
         left_out = sum(_left_out(range_path(root, piece)) for piece in pieces)
-    return TaskResult(tuple(files), total(read), total(map(_totals_in, files)), left_out)
+    return TaskResult(tuple(files), total(read), total(map(_totals_in, files)), left_out, groups.others)
 
 
 def total(totals: Iterable[Totals]) -> Totals:
@@ -313,13 +325,25 @@ def _crc_sum(bodies: pa.Array) -> int:
     return sum(crc32(view[begin:end]) for begin, end in pairwise(begins))
 
 
-def _row_groups(root: str, pieces: Sequence[QueueRange]) -> Iterator[pa.Table]:
-    """The messages of ranges by row groups of `@parquet/`, with a column for the queue."""
-    for piece in pieces:
-        with pq.ParquetFile(range_path(root, piece)) as file:
-            for index in range(file.num_row_groups):
-                table = file.read_row_group(index, use_threads=False)
-                yield table.append_column("queue", pa.repeat(pa.scalar(piece.queue, pa.int32()), len(table)))
+class _RowGroups:
+    """The chosen messages of ranges by row groups of `@parquet/`, with a column for the queue. `others` counts those
+    that are not chosen."""
+
+    def __init__(self, root: str, pieces: Sequence[QueueRange], chosen: Chosen | None) -> None:
+        self._root, self._pieces, self._chosen = root, pieces, chosen
+        self.others = 0
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        for piece in self._pieces:
+            with pq.ParquetFile(range_path(self._root, piece)) as file:
+                for index in range(file.num_row_groups):
+                    table = file.read_row_group(index, use_threads=False)
+                    if self._chosen is not None:
+                        taken = table.filter(pa.array(self._chosen(table, piece.queue)))
+                        self.others += len(table) - len(taken)
+                        table = taken
+                    if len(table):
+                        yield table.append_column("queue", pa.repeat(pa.scalar(piece.queue, pa.int32()), len(table)))
 
 
 def _gathered(tables: Iterable[pa.Table], most_bytes: int) -> Iterator[pa.Table]:
@@ -411,10 +435,11 @@ class Export:
 
     def __init__(
         self, mount: str | os.PathLike[str], folder: str | os.PathLike[str], wanted: ExportSelection,
-        kind: type[ExportFolder] = ExportFolder,
+        kind: type[ExportFolder] = ExportFolder, chosen: Chosen | None = None,
     ) -> None:  # fmt: skip
-        """ExportError, MountGoneError."""
+        """`chosen` is what the text of `wanted.where` means. ExportError, MountGoneError."""
         self._root, self._target = str(Path(mount).absolute()), kind(Path(folder).absolute())
+        self._chosen = chosen
         store = Store(store_name(self._root), _found(self._root, wanted), partial(witness, self._root))
         with self._target.locked():
             self._plan = self._target.plan(wanted, store)
@@ -439,7 +464,8 @@ class Export:
             while left := left_of(self._plan, units):
                 parts = _next_unit(self._root, left, FILE_BYTES * max(UNIT_FILES, runner.parallelism))
                 report = _share_of(progress, total - messages_in(left), messages_in(parts), total)
-                units.append(_bring(runner, report, self._root, self._target, len(units), parts))
+                work = partial(bring, self._root, str(self._target.staging), FILE_BYTES, chosen=self._chosen)
+                units.append(_bring(runner, report, self._root, self._target, len(units), parts, work))
                 report(1)
         return units[len(self.before) :]
 
@@ -488,14 +514,14 @@ def _next_unit(root: str, left: list[QueueRange], most_bytes: int) -> tuple[Queu
 
 def _bring(
     runner: Runner, report: Callable[[float], None], root: str, target: ExportFolder, number: int,
-    parts: tuple[QueueRange, ...],
+    parts: tuple[QueueRange, ...], work: Callable[[Task], TaskResult],
 ) -> Unit:  # fmt: skip
     """Export a unit, again if retention removes messages meanwhile."""
     for attempt in range(_ATTEMPTS):
         there = list(without_expired(list(parts), bounds(root)))
         target.clear(number)
         try:
-            brought = _run(runner, report, root, target, [piece for part in there for piece in cut(part)])
+            brought = _run(runner, report, root, work, [piece for part in there for piece in cut(part)])
             return _finish(target, number, parts, there, brought)
         except Exception:
             if attempt + 1 == _ATTEMPTS or list(without_expired(there, bounds(root))) == there:
@@ -508,8 +534,9 @@ def _finish(
 ) -> Unit:
     read, found = (total(getattr(part, name) for part in brought) for name in ("read", "found"))
     left_out = sum(part.left_out for part in brought)
-    if read.messages + left_out != messages_in(there):
-        raise ExportError(f"{read.messages} messages were read of {messages_in(there)}")
+    others = sum(part.others for part in brought)
+    if read.messages + left_out + others != messages_in(there):
+        raise ExportError(f"{read.messages + others} messages were read of {messages_in(there)}")
     if found != read:
         raise ExportError(f"the dataset differs from the messages read: {found} instead of {read}; start again")
     files = _move(target, number, parts[0].topic, [Path(file) for part in brought for file in part.files])
@@ -520,11 +547,12 @@ def _finish(
 
 
 def _run(
-    runner: Runner, report: Callable[[float], None], root: str, target: ExportFolder, pieces: list[QueueRange]
-) -> list[TaskResult]:
+    runner: Runner, report: Callable[[float], None], root: str, work: Callable[[Task], TaskResult],
+    pieces: list[QueueRange],
+) -> list[TaskResult]:  # fmt: skip
     """Write ranges to files below `staging`, by tasks of about the same size."""
     tasks = list(enumerate(_shares(pieces, [size_of(root, piece) for piece in pieces])))
-    return runner.run(partial(bring, root, str(target.staging), FILE_BYTES), tasks, report) if tasks else []
+    return runner.run(work, tasks, report) if tasks else []
 
 
 def _shares(pieces: list[QueueRange], sizes: list[int]) -> list[list[QueueRange]]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial, reduce
 from itertools import product, repeat
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -63,6 +63,29 @@ _SHORT = 3
 """Texts with fewer bytes are in too many bodies."""
 
 
+class PropertyColumns(Protocol):
+    """The properties of some messages."""
+
+    def value(self, name: bytes) -> SliceColumn:
+        """The value of one property in each message, empty where it has none."""
+
+
+class Columns(Protocol):
+    """What an expression may test of some messages beside their bodies, in the order of a queue: a Block has it."""
+
+    @property
+    def queue_offset(self) -> Array: ...
+
+    @property
+    def store_time_ms(self) -> Array: ...
+
+    @property
+    def properties(self) -> PropertyColumns: ...
+
+    def keys(self) -> tuple[Array, SliceColumn]:
+        """(starts, keys): message i has the keys [starts[i], starts[i + 1])."""
+
+
 class Where:
     """An expression. `text` means the same on another host, and later."""
 
@@ -96,10 +119,18 @@ class Where:
     def mask(self, store: MessageStore, queue: int, block: Block) -> Array:
         """For which messages of a block the expression is true: bool (n,). Errors as `MessageStore.bodies`."""
         rows = _Rows(queue, block.queue_offset, block.bodies.sizes, block, self._fields)
+        return self._mask(rows, lambda: store.bodies(block.bodies))
+
+    def mask_of(self, queue: int, columns: Columns, bodies: SliceColumn) -> Array:
+        """As `mask`, for messages of a queue that are not in a store."""
+        rows = _Rows(queue, columns.queue_offset, bodies.sizes, columns, self._fields)
+        return self._mask(rows, lambda: bodies)
+
+    def _mask(self, rows: _Rows, every_body: Callable[[], SliceColumn]) -> Array:
         found = rows.values(self.expression)
         undecided = np.flatnonzero((found & TRUE != 0) & (found != TRUE))
         if len(undecided):
-            bodies = store.bodies(block.bodies).take(undecided)
+            bodies = every_body().take(undecided)
             if self._needed:
                 texts = map(bodies.__getitem__, range(len(bodies)))
                 kept = np.fromiter((any(text in body for text in self._needed) for body in texts), bool, len(bodies))
@@ -128,13 +159,13 @@ class _Rows:
     have any value."""
 
     def __init__(
-        self, queue: int, offsets: Array, sizes: Array, block: Block | None, fields: FieldReader,
+        self, queue: int, offsets: Array, sizes: Array, columns: Columns | None, fields: FieldReader,
         bodies: SliceColumn | None = None,
     ) -> None:  # fmt: skip
         self._queue = queue
         self._offsets = offsets
         self._sizes = sizes
-        self._block = block
+        self._columns = columns
         self._fields = fields
         self._decoded: Mapping[Path, list[Any]] | None = None
         self._decoded_rows: Array | slice = slice(None)
@@ -194,16 +225,16 @@ class _Rows:
                 return self._offsets[rows].tolist()  # type: ignore[no-any-return]
             case Column("size"):
                 return self._sizes[rows].tolist()  # type: ignore[no-any-return]
-        assert self._block is not None
+        assert self._columns is not None
         match operand:
             case Column("time"):
-                return self._block.store_time_ms[rows].tolist()  # type: ignore[no-any-return]
+                return self._columns.store_time_ms[rows].tolist()  # type: ignore[no-any-return]
             case Column("key"):
-                starts, keys = self._block.keys()
+                starts, keys = self._columns.keys()
                 bounds = zip(starts[:-1][rows].tolist(), starts[1:][rows].tolist(), strict=True)
                 return (tuple(keys[key].decode() for key in range(*pair)) or None for pair in bounds)
         name = operand.name.encode() if isinstance(operand, Property) else b"TAGS"
-        return texts_of(self._block.properties.value(name).take(rows))
+        return texts_of(self._columns.properties.value(name).take(rows))
 
 
 def texts_of(column: SliceColumn) -> list[str | None]:

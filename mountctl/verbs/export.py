@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fsstore.query.where import Where
 from mountctl.connect import mounted_tree
-from mountctl.errors import DAMAGED, CommandError
+from mountctl.errors import DAMAGED, INCOMPLETE, CommandError
 from mountctl.output import plural, progress
 from mountctl.places import absolute, require_outside_mounts
-from mountctl.selection import parse_time
+from mountctl.selection import parse_time, parse_where, takes_where
 from mountctl.spark import require_arrow, require_delta, spark_session
 
 if TYPE_CHECKING:
-    from fsstore.jobs.export import ExportFolder, Runner, Unit
+    from fsstore.jobs.export import Chosen, ExportFolder, Runner, Unit
 
 
 @click.command("export", short_help="Write messages to a Parquet dataset or a Delta table.")
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("-t", "--topic", "topics", multiple=True, help="Only this topic; may be repeated.")
 @click.option("--from", "begin", metavar="TIME", help="Only messages stored at or after this time.")
 @click.option("--until", "end", metavar="TIME", help="Only messages stored before this time.")
+@takes_where
 @click.option(
     "--format",
     "form",
@@ -39,30 +41,35 @@ if TYPE_CHECKING:
 @click.option("--master", metavar="URL", help="The Spark cluster to use; default: this machine.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar.")
 def command(
-    place: str, folder: Path, topics: tuple[str, ...], begin: str | None, end: str | None, form: str, on_spark: bool,
-    master: str | None, quiet: bool,
+    place: str, folder: Path, topics: tuple[str, ...], begin: str | None, end: str | None, where: str | None,
+    form: str, on_spark: bool, master: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """Write the messages of PLACE to DIR, a Parquet dataset partitioned by topic and date (UTC).
 
     Written data is read again and compared by counts and checksums. The same command adds new messages later, and
-    continues an interrupted run. In a Delta table each unit of some GB is one commit. A TIME is epoch milliseconds or
-    ISO 8601.
+    continues an interrupted run. With --where only messages for which it is true are written. In a Delta table each
+    unit of some GB is one commit. A TIME is epoch milliseconds or ISO 8601.
 
     \b
     Examples:
       mountctl export /mnt/mq archive
       mountctl export /mnt/mq november --topic orders --from 2026-11-01 --until 2026-12-01
+      mountctl export /mnt/mq failed --where 'level = "error"'
       mountctl export /mnt/mq table --format delta
     """
     require_arrow()
     from fsstore.jobs.export import BusyExportError, Export, ExportError, ExportSelection, NoTopicError
 
-    kind = _kind(form)
+    kind, expression = _kind(form), parse_where(where)
+    if expression is not None and (on_spark or master is not None):
+        raise CommandError("--where is for an export by this process", "leave --spark and --master out", os.EX_USAGE)
     from_ms, until_ms = (None if text is None else parse_time(text) for text in (begin, end))
     require_outside_mounts(absolute(folder))
     try:
         with mounted_tree(place, on_cluster=master is not None) as mountpoint:
-            export = Export(mountpoint, folder, ExportSelection(topics or None, from_ms, until_ms), kind)
+            text = None if expression is None else expression.text
+            wanted = ExportSelection(topics or None, from_ms, until_ms, text)
+            export = Export(mountpoint, folder, wanted, kind, _chosen(expression))
             units = []
             if not export.is_done:
                 with _runner(on_spark, master) as runner, progress(quiet, counts=True) as show:
@@ -88,6 +95,15 @@ def _kind(form: str) -> type[ExportFolder]:
     from fsstore.jobs.export import ExportFolder
 
     return ExportFolder
+
+
+def _chosen(where: Where | None) -> Chosen | None:
+    """Which messages of a table are exported; None: all."""
+    if where is None:
+        return None
+    from fsstore.query.where_arrow import mask
+
+    return lambda table, queue: mask(where, queue, table)
 
 
 @contextmanager
@@ -120,4 +136,6 @@ def _tell(units: list[Unit], before: list[Unit], folder: Path) -> int:
         if count := sum(getattr(unit, what) for unit in units):
             reason = "damaged" if what == "left_out" else "expired during the export"
             click.echo(f"mountctl: {plural(count, 'message')} left out: {reason}", err=True)
-    return DAMAGED if any(unit.left_out for unit in units) else 0
+    if any(unit.left_out for unit in units):
+        return DAMAGED
+    return INCOMPLETE if any(unit.expired for unit in units) else 0

@@ -30,7 +30,7 @@ from tests.spark.streams import PROJECT
 SIZES = FileSizes(commit_log_bytes=1 << 20, consume_queue_entries=70_000, index_slots=5_000, index_entries=100_000)
 ORDERS, BILLS = 5_000, 300
 EVERYTHING = ExportSelection()
-NAMES_IN_HELP = {"archive", "november", "table", "orders.jsonl", "prices.csv"}
+NAMES_IN_HELP = {"archive", "november", "failed", "table", "orders.jsonl", "prices.csv"}
 
 
 @pytest.fixture(scope="module")
