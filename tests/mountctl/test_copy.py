@@ -112,7 +112,7 @@ def shown_one(place: Path, body: str) -> dict[str, dict[str, str]]:
 def test_a_copy_that_was_interrupted_goes_on_and_doubles_nothing(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mountctl.verbs.copy.BATCH", 2)
+    monkeypatch.setattr("mountctl.copying.BATCH", 2)
     calls = []
     for kind in (LocalStore, MountClient):
 
