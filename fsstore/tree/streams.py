@@ -164,6 +164,8 @@ class StreamFile(Node):
             seen = self.origin.seen()
             if seen.bytes is not None and seen.first_offset == self._first_offset:
                 return self.described(seen.newest_ms, seen.bytes)
+        else:
+            quick_size(self._made)  # merges what is new of a topic, so that the time below is no older than the size
         return self.described(self.origin.newest_store_time_ms())
 
     def described(self, newest_ms: int | None, size: int | None = None) -> Attributes:
@@ -204,6 +206,8 @@ class IdleStream(StreamFile):
         super().__init__(context, origin, seen, answered)
         self.known_bytes = size
         """The size that the kernel knows."""
+        self._known_ms = seen.newest_ms
+        """Store time of the newest message in that size."""
         self._is_settled = _SETTLED
 
     @property
@@ -242,9 +246,13 @@ class IdleStream(StreamFile):
         if not self._is_settled.is_set():
             raise SlowWork(lambda: self._is_settled.wait(NOTIFYING_S), WorkKind.WAITING)
         self._answered(self, size)
+        if size is None and self._made is not None:
+            size = quick_size(self._made)
+        if size == self.known_bytes:  # a newer time with the old size would be a change for a program that polls both
+            self._known_ms = newest_ms
         size = self.known_bytes
         self._context.inodes.note(self.inode, size)
-        return self._context.attribute_factory.stream(self.inode, self._shown_inode, size, newest_ms, is_idle=True)
+        return self._context.attribute_factory.stream(self.inode, self._shown_inode, size, self._known_ms, is_idle=True)
 
 
 class OpenStream(OpenFile):

@@ -11,7 +11,7 @@ import pytest
 from engine import Message, MessageStore, OpenMode
 from fsstore.interface import Attributes, SlowWork
 from fsstore.tree.streams import IDLE_S, IdleStream
-from tests.fsstore.conftest import Mount, damage, expire, forget_sums, one_a_file, open_small, refused_with
+from tests.fsstore.conftest import Mount, clock_of, damage, expire, forget_sums, one_a_file, open_small, refused_with
 
 LOG = "orders/0.log"
 
@@ -94,12 +94,14 @@ def test_who_opened_it_at_rest_sees_what_came_when_the_kernel_was_told(
     mount: Mount, store: MessageStore, at_rest: Attributes
 ) -> None:
     handle = mount.fs.open(at_rest.inode, os.O_RDONLY).handle
+    clock_of(store).now_ms += 1000
     publish(store, b"two")
     assert mount.fs.streams.grown("orders", 0) == []
-    assert mount.fs.getattr(at_rest.inode).size == 4
+    assert mount.fs.getattr(at_rest.inode) == at_rest, "the time goes with the size, or tail -f would see a change"
     assert bytes(mount.fs.read(handle, 0, 100)) == b"one\ntwo\n"  # a page that is read now has to hold all there is
     catch_up(mount)
-    assert mount.fs.getattr(at_rest.inode).size == 8
+    told = mount.fs.getattr(at_rest.inode)
+    assert (told.size, told.mtime_ns) == (8, store.get("orders", 0, 1).store_time_ms * 1_000_000)
 
 
 def test_growth_is_told_once_for_each_time_attributes_were_answered(

@@ -28,6 +28,20 @@ def test_the_stream_is_each_body_and_a_newline_in_any_request_size(
     assert mount.stat("orders/0.log").size == len(text)
 
 
+def test_the_time_of_an_open_text_of_a_topic_goes_with_its_size(mount: Mount, store: MessageStore) -> None:
+    """A size with an older time is two changes for `tail -f` of several files: it prints an empty header."""
+    store.put(Message("orders", b"one"), 0)
+    shown = mount.stat("orders.log")
+    handle = mount.open("orders.log").handle
+    assert bytes(mount.fs.read(handle, 0, 100)) == b"one\n"
+    for number in (1, 2):
+        clock_of(store).now_ms += 1000
+        store.put(Message("orders", b"two"), number)
+        told = mount.fs.getattr(shown.inode)
+        time_ms = FIRST_STORE_TIME_MS + number * 1000
+        assert (told.size, told.mtime_ns) == (4 + number * 4, time_ms * 1_000_000)
+
+
 def test_the_stream_grows_and_keeps_its_inode(mount: Mount, store: MessageStore) -> None:
     store.put(Message("orders", b"one"), 0)
     before = mount.stat("orders/0.log")
