@@ -29,7 +29,7 @@ b'3 plums'
 >>> store.close()
 """
 
-from engine.backup import BackedUp, back_up
+from engine.backup import BackedUp, back_up, restore
 from engine.deadline import WouldBlock, check_deadline, nonblocking, uncollected, within
 from engine.derived.known_ranges import KnownRange, KnownRanges
 from engine.errors import (
@@ -293,6 +293,7 @@ __all__ = [
     "refuse_topics",
     "repair_store",
     "replicate",
+    "restore",
     "retention_from",
     "rows_of",
     "socket_owner",

@@ -94,6 +94,25 @@ def back_up(
     raise StoreBusyError(layout.root)
 
 
+def restore(path: Path | str, target: Path | str, progress: Progress | None = None) -> BackedUp:
+    """Make a store in the empty directory `target`, or go on with an interrupted run, of the backup at `path`. What is
+    copied is checked, as in a backup; the store is none itself.
+
+    BackupError: no run of a backup ended at `path`, or `target` can't be used; other errors as `back_up`.
+    """
+    source, made = StoreLayout(store_root(path)), StoreLayout(store_root(target))
+    note, begun = read_backup_note(source.backup_note), read_backup_note(made.backup_note)
+    if note is None or note.end < 0:
+        raise BackupError(
+            source.root, "no run of a backup came to its end there", "name a backup; `cp -a` copies a store"
+        )
+    if begun is not None and begun.store != str(source.root):
+        raise BackupError(made.root, "it is a backup of its own", EMPTY)
+    done = back_up(source.root, made.root, progress)
+    remove_file(made.backup_note, StoreConfig().disk)
+    return done
+
+
 def _chunk(files: FileQueue, start: int, length: int) -> tuple[memoryview, int]:
     """Bytes of a log, and the position after the last one that the disk refuses; 0: it refuses none. Refused bytes are
     zeros, and damage in the copy. ReadError: retention deleted them."""

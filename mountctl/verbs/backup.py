@@ -25,31 +25,43 @@ def command(place: str, directory: Path, verify: bool, settings: StoreSettings) 
     """Copy the store at PLACE to DIRECTORY, or bring an existing copy up to date: only new data is copied.
 
     The store may be mounted and written, closed, or a broker's. The copy is a store: mount it, or copy it back with
-    `cp -a`. Copied data is read again and checked. An interrupted run leaves the old copy good.
+    `mountctl restore`. Copied data is read again and checked. An interrupted run leaves the old copy good.
 
     \b
     Examples:
       mountctl backup /mnt/mq /backup/mq
       mountctl backup --verify /srv/store /backup/mq
     """
+    found, target = find(place), unmounted_target(directory)
+    raise_open_files()
+    with progress() as show:
+
+        def report(now: CheckProgress) -> None:
+            show(now.stage, now.done_bytes, now.total_bytes)
+
+        done = back_up(absolute(found.store), target, report, _config(found, settings))
+        findings = list(check_store(target, report)) if verify else []
+    for finding in findings:
+        click.echo(visible(str(finding)))
+    click.echo(visible(f"{found.store}: {_in_words(done)}"))
+    tell(done, target, len(findings))
+
+
+def unmounted_target(directory: Path) -> Path:
+    """The absolute path of a directory to copy a store to. CommandError: it is of another host, or in a mount, or a
+    store that is mounted."""
     require_here(directory)
-    found, target = find(place), absolute(directory)
+    target = absolute(directory)
     if mount := mount_of(target):
         raise CommandError(
             f"{target} is mounted at {mount.mountpoint}", f"mountctl umount {mount.mountpoint}", os.EX_TEMPFAIL
         )
     require_outside_mounts(target)
-    raise_open_files()
-    with progress() as show:
+    return target
 
-        def tell(now: CheckProgress) -> None:
-            show(now.stage, now.done_bytes, now.total_bytes)
 
-        done = back_up(absolute(found.store), target, tell, _config(found, settings))
-        findings = list(check_store(target, tell)) if verify else []
-    for finding in findings:
-        click.echo(visible(str(finding)))
-    click.echo(visible(f"{found.store}: {_in_words(done)}"))
+def tell(done: BackedUp, target: Path, findings: int = 0) -> None:
+    """Say on standard error what the copy lacks, and end with FINDINGS then."""
     for name in done.refused:
         click.echo(f"mountctl: {name} can't be read in part: the copy lacks the messages there", err=True)
     if done.missing:
@@ -59,7 +71,7 @@ def command(place: str, directory: Path, verify: bool, settings: StoreSettings) 
     for name in done.left_out:
         click.echo(f"mountctl: {name} can't be read: the copy keeps its older version, if any", err=True)
     if findings or done.damaged:
-        damaged = plural(len(findings) or done.damaged, "finding" if findings else "damaged place")
+        damaged = plural(findings or done.damaged, "finding" if findings else "damaged place")
         click.echo(f"mountctl: {damaged} in the copy: see `mountctl check {target}`", err=True)
     if findings or done.damaged or done.left_out or done.refused:
         click.get_current_context().exit(FINDINGS)

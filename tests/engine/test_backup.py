@@ -30,6 +30,7 @@ from engine import (
     backup,
     check_store,
     repair_store,
+    restore,
 )
 from engine.files.paths import read_file
 from tests.engine.light_queues import naming, put_as_broker
@@ -348,3 +349,32 @@ def test_a_store_in_hostile_use_is_copied(busy: Path, tmp_path: Path) -> None:
         if (number >= 3 and copied) or time.monotonic() > last_s:
             break
     assert copied > 0
+
+
+def test_a_backup_becomes_a_store_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restored store holds what its backup holds, an interrupted run goes on, and nothing is written over."""
+    store, copy, made = (tmp_path / name for name in ("store", "copy", "made"))
+    with MessageStore.open(store, SMALL, create=True) as source:
+        fill(source, "t")
+        source.commit_offset("g", "t", 0, 7)
+    back_up(store, copy)
+    before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
+    with monkeypatch.context() as patch:
+        patch.setattr(backup._Run, "_copy_settings", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        with pytest.raises(OSError, match="full"):
+            restore(copy, made)
+    done = restore(copy, made)
+    assert (done.messages, done.damaged) == (60, 0)
+    assert held(made) == held(store)
+    with MessageStore.open(made) as restored:
+        assert restored.consumer_offsets() == {"g": {"t": {0: 7}}}
+        restored.put(Message("t", b"more"), 0)
+    require_clean(check_store(made))
+    assert {path: path.read_bytes() for path in before} == before
+    with pytest.raises(BackupError, match="it is not empty, and no backup"):
+        restore(copy, made)
+    with pytest.raises(BackupError, match="no run of a backup came to its end there"):
+        restore(store, tmp_path / "x")
+    back_up(made, tmp_path / "second")
+    with pytest.raises(BackupError, match="it is a backup of its own"):
+        restore(copy, tmp_path / "second")
