@@ -31,7 +31,7 @@ from mountctl.selection import (
     ranges_of,
     topics_named,
 )
-from mountctl.showing import tell_damaged
+from mountctl.showing import tell_left_out
 
 
 def answer(request: Request) -> Iterator[Frame]:
@@ -59,7 +59,7 @@ def _messages(place: Place, request: Request) -> Iterator[Frame]:
     selection = Selection(request.start, request.end, request.tags, request.key, parse_where(request.where))
     paths = [target.plain_path for target in wanted]
     with reading(place, StoreSettings(), "cat", paths, following=request.follow) as store:
-        store.left_out.tell = tell_damaged if request.follow else None
+        store.left_out.tell = tell_left_out if request.follow else None
         known = _known(store.topics(), wanted)
         yield Missing(tuple(text for text, target in zip(request.targets, wanted, strict=True) if target not in known))
         ranges = ranges_of(store, known, selection)

@@ -15,13 +15,13 @@ import numpy as np
 from engine import Message, SliceColumn
 from fsstore.interface import WHOLE_WRITE_BYTES
 from fsstore.tree.xattrs import NUMBERS
-from mountctl.errors import DAMAGED
+from mountctl.errors import DAMAGED, INCOMPLETE
 from mountctl.output import plural, visible
 
 Array = np.ndarray[Any, Any]
 
 FEW = 3
-"""The most damaged messages that a summary names."""
+"""The most damaged messages, or queues, that a summary names."""
 
 _PROPERTY = "property."
 
@@ -152,13 +152,18 @@ class Bodies:
 
 
 class LeftOut:
-    """The damaged messages that a verb skipped. `tell`, if set, is called once with the path of each."""
+    """Why an answer is not complete: the damaged messages that a verb skipped, those that retention deleted before they
+    were read, and limits. `tell`, if set, is called once with a sentence about each message or queue."""
 
     def __init__(self) -> None:
         self.tell: Callable[[str], None] | None = None
         self._paths: dict[str, None] = {}
+        self._expired: dict[str, int] = {}
+        self._expired_ends: dict[str, int] = {}
+        self._limits: list[str] = []
 
     def __len__(self) -> int:
+        """Number of damaged messages."""
         return len(self._paths)
 
     def note(self, topic: str, queue: int, offset: int) -> None:
@@ -167,23 +172,47 @@ class LeftOut:
         if path not in self._paths:
             self._paths[path] = None
             if self.tell is not None:
-                self.tell(path)
+                self.tell(f"{path} is damaged, and left out")
 
     def noting(self, topic: str, queue: int) -> Callable[[int], None]:
         """`note`, bound to a queue."""
         return lambda offset: self.note(topic, queue, offset)
 
+    def expire(self, topic: str, queue: int, start: int, end: int) -> None:
+        """Record that the messages at queue offsets [start, end) expired before they were read; the same ones may be
+        recorded again."""
+        path = f"{topic}/{queue}"
+        count = end - max(start, self._expired_ends.get(path, 0))
+        if count > 0:
+            self._expired[path] = self._expired.get(path, 0) + count
+            self._expired_ends[path] = end
+            if self.tell is not None:
+                self.tell(f"{plural(count, 'message')} of {path} expired unread")
+
+    def limit(self, reason: str) -> None:
+        """Record that a limit cut the answer."""
+        self._limits.append(reason)
+
     def exit_code(self, otherwise: int = 0) -> int:
-        """DAMAGED, after a summary on standard error, if any message was damaged; otherwise `otherwise`."""
-        if not self._paths:
-            return otherwise
-        if self.tell is None:
-            first = ", ".join(islice(self._paths, FEW)) + (", ..." if len(self) > FEW else "")
-            left_out = f"{plural(len(self), 'damaged message')} left out: {first}"
-        else:
-            left_out = f"{plural(len(self), 'damaged message')} left out"
-        click.echo(visible(f"mountctl: {left_out} (see mountctl check)"), err=True)
-        return DAMAGED
+        """DAMAGED if any message was damaged, INCOMPLETE if any expired or a limit cut the answer, after a summary on
+        standard error; otherwise `otherwise`."""
+        for sentence in self._sentences():
+            click.echo(visible(f"mountctl: {sentence}"), err=True)
+        return DAMAGED if self._paths else INCOMPLETE if self._expired or self._limits else otherwise
+
+    def _sentences(self) -> Iterator[str]:
+        if self._paths:
+            named = "" if self.tell is not None else f": {_first_of(self._paths)}"
+            yield f"{plural(len(self._paths), 'damaged message')} left out{named} (see mountctl check)"
+        if self._expired:
+            count = plural(sum(self._expired.values()), "message")
+            yield f"{count} left out, which expired before they were read: {_first_of(self._expired)}"
+        yield from self._limits
+
+
+def _first_of(paths: Iterable[str]) -> str:
+    first = list(islice(paths, FEW + 1))
+    return ", ".join(first[:FEW]) + (", ..." if len(first) > FEW else "")
 
 
 class Claim(Protocol):

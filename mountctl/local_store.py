@@ -111,12 +111,21 @@ class LocalStore:
         return Queue(queue, bounds.min_offset, bounds.max_offset)
 
     def messages(self, topic: str, queue: int, start: int, count: int | None, attributes: bool) -> Iterator[MessageRow]:
-        """Messages at queue offsets [start, start + count), oldest first; damaged ones are skipped."""
+        """Messages at queue offsets [start, start + count), oldest first; damaged and expired ones are skipped."""
         bounds = self.bounds(topic, queue)
         end = bounds.max_offset if count is None else min(start + count, bounds.max_offset)
-        start = max(start, bounds.min_offset)
+        next_offset, start = start, max(start, bounds.min_offset)
+        for row in self._rows(topic, queue, start, end - start, attributes) if start < end else ():
+            if row.offset > next_offset:
+                self.note_expired(topic, queue, next_offset, row.offset)
+            next_offset = row.offset + 1
+            yield row
+        self.note_expired(topic, queue, next_offset, end)
+
+    def note_expired(self, topic: str, queue: int, start: int, end: int) -> None:
+        """Have `left_out` record those of the messages in [start, end) that have expired by now."""
         if start < end:
-            yield from self._rows(topic, queue, start, end - start, attributes)
+            self.left_out.expire(topic, queue, start, min(end, self.bounds(topic, queue).min_offset))
 
     def _rows(self, topic: str, queue: int, start: int, count: int, attributes: bool) -> Iterator[MessageRow]:
         damaged = self.left_out.noting(topic, queue)
@@ -133,20 +142,21 @@ class LocalStore:
     ) -> Iterator[Bodies]:
         """Groups of messages in [start, end), oldest first; damaged ones are skipped. They include all messages whose
         body contains one of `texts`; `any_case` ignores the case of ASCII letters."""
+        self.note_expired(topic, queue, start, end)
         damaged = self.left_out.noting(topic, queue)
         for held in self.store.holding(topic, queue, start, max(end - start, 0), texts, any_case, damaged):
             yield Bodies(held.offsets, held.numbers, held.bodies)
 
     def texts(self, topic: str, queue: int, start: int, end: int, part: str) -> Iterator[Bodies]:
         """As `bodies`, for one of PARTS: each row is one text, so a message may have several rows, or none."""
-        self.store.refresh()
+        self.note_expired(topic, queue, start, end)
         for block in blocks(self.store, topic, queue, start, end, self.left_out.noting(topic, queue)):
             counts, texts = _texts(block, part)
             yield Bodies(np.repeat(block.queue_offset, counts), np.full(len(texts), -1), texts)
 
     def matching(self, topic: str, queue: int, start: int, end: int, where: Where) -> Iterator[Bodies]:
         """Groups of the messages in [start, end) for which `where` is true, oldest first; damaged ones are skipped."""
-        self.store.refresh()
+        self.note_expired(topic, queue, start, end)
         damaged = self.left_out.noting(topic, queue)
         for offsets, bodies in where.matching(self.store, topic, queue, start, end, damaged):
             if len(offsets):

@@ -102,6 +102,7 @@ class Printer:
         """CommandError: the format is invalid."""
         if as_json and template is not None:
             raise CommandError("--json and --format exclude each other", "give one of them; %j is JSON", os.EX_USAGE)
+        self.as_json = as_json
         text = "%j" if as_json else template
         self._format: Format | None = None if text is None else Format(text)
         self.attributes = self._format is not None and self._format.attributes
@@ -154,9 +155,9 @@ def printing(as_json: bool, template: str | None) -> Iterator[Printer]:
     printer.flush()
 
 
-def tell_damaged(place: str) -> None:
-    """Warn on standard error that the message at TOPIC/QUEUE/OFFSET is skipped."""
-    click.echo(visible(f"mountctl: {place} is damaged, and left out"), err=True)
+def tell_left_out(sentence: str) -> None:
+    """Warn on standard error of messages that are skipped."""
+    click.echo(visible(f"mountctl: {sentence}"), err=True)
 
 
 def takes_format(command: Callable[..., Any]) -> Callable[..., Any]:

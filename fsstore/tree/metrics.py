@@ -66,9 +66,11 @@ def metrics_of(store: MessageStore, mount: MountFigures, more: Iterable[str] = (
     queues = store.queue_states()
     stats, check, replica, topics = store.stats(queues), store.last_check(), store.replica(), bounds_by_topic(queues)
     retention: list[tuple[Labels, float]] = [({}, 0) if store.retention is None else (options_of(store.retention), 1)]
-    lags = [
-        row for group, of_group in group_lags(store, topics).items() for row in _of_queues(of_group, "lag", group=group)
-    ]
+    groups = group_lags(store, topics).items()
+    lags, expired = (
+        [row for group, of_group in groups for row in _of_queues(of_group, name, group=group)]
+        for name in ("lag", "expired")
+    )
     problems = [(None, len(store.settings_problems()))]
     lines = [
         *record_metrics("", [(None, stats)]),
@@ -82,6 +84,7 @@ def metrics_of(store: MessageStore, mount: MountFigures, more: Iterable[str] = (
         *metric("queue_min_offset", "gauge", "Queue offset of the oldest message", _of_queues(topics, "min_offset")),
         *metric("queue_max_offset", "gauge", "Queue offset of the next message", _of_queues(topics, "max_offset")),
         *metric("group_lag", "gauge", "Messages of a queue that a consumer group has not consumed", lags),
+        *metric("group_expired", "gauge", "Messages of group_lag that retention has deleted", expired),
         *record_metrics("account_", [({"resource": name}, row) for name, row in mount.accounts.items()]),
         *(() if mount.handover is None else record_metrics("handover_", [(None, mount.handover)])),
         *_replication_metrics(store.master_figures()),

@@ -100,9 +100,15 @@ def bounds_by_topic(queues: Iterable[QueueState]) -> dict[str, dict[str, dict[st
 def group_lags(
     store: MessageStore, topics: Mapping[str, Mapping[str, Mapping[str, int]]]
 ) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
+    """Of each queue of a group: its next offset, `lag`, the messages from there on, and `expired`, those of them that
+    retention has deleted."""
+
     def lag(topic: str, queue: int, offset: int) -> dict[str, int]:
         bounds = topics.get(topic, {}).get(str(queue))
-        return {"offset": offset, "lag": max(bounds["max_offset"] - offset, 0) if bounds else 0}
+        if bounds is None:
+            return {"offset": offset, "lag": 0, "expired": 0}
+        expired = max(bounds["min_offset"] - offset, 0)
+        return {"offset": offset, "lag": max(bounds["max_offset"] - offset, 0), "expired": expired}
 
     return {
         group: {

@@ -15,7 +15,7 @@ from mountctl.errors import INTERRUPTED, CommandError
 from mountctl.local_store import LocalStore
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import visible
-from mountctl.places import find
+from mountctl.places import find, split_path
 from mountctl.selection import (
     Range,
     Selection,
@@ -27,7 +27,7 @@ from mountctl.selection import (
     parse_where,
     takes_where,
 )
-from mountctl.showing import Printer, takes_format, tell_damaged
+from mountctl.showing import Printer, takes_format, tell_left_out
 
 POLL_SECONDS = 0.2
 BATCH_MESSAGES = 1_000
@@ -37,7 +37,7 @@ COMMIT_SECONDS = 0.5
 
 @click.command("consume", short_help="Take messages as a member of a consumer group.")
 @click.argument("place")
-@click.argument("target", metavar="TOPIC[/QUEUE]")
+@click.argument("target", metavar="TOPIC[/QUEUE]", required=False)
 @click.argument("program", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("-g", "--group", required=True, metavar="NAME", help="The consumer group; its next offsets are kept.")
 @click.option("-f", "--follow", is_flag=True, help="Wait for new messages, until interrupted.")
@@ -49,7 +49,7 @@ COMMIT_SECONDS = 0.5
 @takes_format
 @takes_settings
 def command(
-    place: str, target: str, program: tuple[str, ...], group: str, follow: bool, count: int | None, begin: str,
+    place: str, target: str | None, program: tuple[str, ...], group: str, follow: bool, count: int | None, begin: str,
     where: str | None, printer: Printer, settings: StoreSettings,
 ) -> int:  # fmt: skip
     """Print the messages that a consumer group has not consumed yet, or run COMMAND with the body of each on its
@@ -57,14 +57,20 @@ def command(
 
     A message is consumed when it is printed, or when COMMAND has ended with 0; after a failure or a kill it is
     delivered again. Several members of a group share the queues. A broker's clients of the group continue from the same
-    offsets. Damaged messages are skipped with a warning, and the exit code is then 3. With --where the group passes
-    over the other messages for good. COMMAND has MQ_TOPIC, MQ_QUEUE, MQ_OFFSET, MQ_KEYS and MQ_TAGS in its environment.
+    offsets. Messages that are damaged, or expired before the group consumed them, are skipped with a warning; the exit
+    code is then 3, or 4. With --where the group passes over the other messages for good. COMMAND has MQ_TOPIC,
+    MQ_QUEUE, MQ_OFFSET, MQ_KEYS and MQ_TAGS in its environment.
 
     \b
     Examples:
       mountctl consume /mnt/mq orders -g billing
       mountctl consume /mnt/mq orders -g auditing -- sha256sum
     """
+    above, below = split_path(place)
+    if below:
+        place, target, program = above, below, (() if target is None else (target, *program))
+    elif target is None:
+        raise click.UsageError("Missing argument 'TOPIC[/QUEUE]'.", click.get_current_context())
     wanted = parse_target(target)
     if wanted.offset is not None:
         raise CommandError("a group goes on at its own offset, not at OFFSET", "name a topic or a queue", os.EX_USAGE)
@@ -74,7 +80,7 @@ def command(
         consume = reading_and_writing(find(place), settings, "tail -n +1 -f", [wanted.plain_path])
         with consume as (reader, client):
             topic = find_topic(reader, wanted.topic)
-            reader.left_out.tell = tell_damaged
+            reader.left_out.tell = tell_left_out
             taken = _Taken(client, reader, group, topic, {queue.number for queue in narrowed(topic, wanted)}, start)
             try:
                 _consume(taken, reader, use, follow)
@@ -143,7 +149,7 @@ class _Taken:
         bounds = self._reader.bounds(self.topic, queue)
         known = claim.offset()
         if known is not None:
-            return max(known, bounds.min_offset)
+            return known
         if self._begin in ("first", "last"):
             return bounds.min_offset if self._begin == "first" else bounds.max_offset
         assert isinstance(self._begin, int)
@@ -241,6 +247,8 @@ def _consume_some(taken: _Taken, reader: LocalStore, queue: int, use: _Use) -> b
     held = taken.held[queue]
     bounds = reader.bounds(taken.topic, queue)
     begin = max(held.had, bounds.min_offset)
+    reader.left_out.expire(taken.topic, queue, held.had, begin)
+    held.had = begin
     end = min(begin + BATCH_MESSAGES, bounds.max_offset)
     if begin >= end or use.is_over:
         return False

@@ -10,11 +10,10 @@ from fsstore.query.expression import field_text
 from fsstore.query.fields import SAMPLE, FieldFacts, Sample, draw
 from fsstore.query.hist import QueueRange
 from mountctl.connect import reading
-from mountctl.errors import INCOMPLETE
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import json_line, plural, print_json, print_table
 from mountctl.places import find
-from mountctl.selection import Selection, parse_target, ranges_of
+from mountctl.selection import Selection, parse_target, placed, ranges_of
 
 FREQUENT = 3
 LONGEST = 30
@@ -23,7 +22,7 @@ LONGEST = 30
 
 @click.command("fields", short_help="Show the fields of JSON bodies.")
 @click.argument("place")
-@click.argument("targets", metavar="TOPIC[/QUEUE]...", nargs=-1, required=True)
+@click.argument("targets", metavar="TOPIC[/QUEUE]...", nargs=-1)
 @click.option("-n", "--count", type=click.IntRange(1), default=SAMPLE, show_default=True, help="Size of the sample.")
 @click.option("--from", "start", metavar="OFFSET|TIME", help="First queue offset, or a time as for cat.")
 @click.option("--until", "end", metavar="OFFSET|TIME", help="End before this queue offset or time.")
@@ -45,16 +44,18 @@ def command(
       mountctl fields /mnt/mq orders
       mountctl fields /mnt/mq orders --from -1h --json
     """
-    wanted = [parse_target(target) for target in targets]
+    place, named = placed(place, targets, "TOPIC[/QUEUE]...")
+    wanted = [parse_target(target) for target in named]
     with reading(find(place), settings, "head", [target.plain_path for target in wanted]) as store:
         found = ranges_of(store, wanted, Selection(start, end))
         ranges = [QueueRange(one.topic, one.queue, one.start, one.end) for one in found if one.start < one.end]
         sample = draw(store.store, ranges, count, store.left_out.noting)
+        for one in ranges:
+            store.note_expired(*one)
+        if sample.is_cut:
+            store.left_out.limit("the bodies are too large, or their fields too many, to look at all")
         code = store.left_out.exit_code()
     (_print_json if as_json else _print_table)(sample)
-    if sample.is_cut:
-        click.echo("mountctl: the bodies are too large, or their fields too many, to look at all", err=True)
-        return code or INCOMPLETE
     return code
 
 

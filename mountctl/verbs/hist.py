@@ -15,11 +15,11 @@ from fsstore.query.expression import WhereError, parse_field
 from fsstore.query.hist import OTHERS, Bar, QueueRange, Split, edges_of, fitting_span_ms, histogram, times_of
 from fsstore.query.times import parse_span_ms
 from mountctl.connect import reading
-from mountctl.errors import INCOMPLETE, CommandError
+from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import human_size, human_time, json_line, print_json_line, print_table
 from mountctl.places import find
-from mountctl.selection import Selection, parse_target, parse_where, ranges_of, takes_where
+from mountctl.selection import Selection, parse_target, parse_where, placed, ranges_of, takes_where
 
 FEW_SPANS = 60
 LABELS: tuple[Split, ...] = ("topic", "queue", "tag")
@@ -65,22 +65,24 @@ def command(
     span_ms, split = _parsed(by, field)
     by_time = span_ms is not None or split is None
     selection = Selection(start, end, where=parse_where(where))
-    wanted = [parse_target(target) for target in targets or ["*"]]
+    place, named = placed(place, targets)
+    wanted = [parse_target(target) for target in named or ["*"]]
     with reading(find(place), settings, "wc -l", [target.plain_path for target in wanted]) as store:
-        found = ranges_of(store, wanted, selection) if targets or store.topics() else []
+        found = ranges_of(store, wanted, selection) if named or store.topics() else []
         ranges = [QueueRange(one.topic, one.queue, one.start, one.end) for one in found if one.start < one.end]
         times = times_of(store.store, ranges) if by_time else None
         edges = _edges(*times, span_ms) if times else []
         bars = histogram(store.store, ranges, edges, split, selection.where, store.left_out.noting) if ranges else []
+        for one in ranges:
+            store.note_expired(*one)
+        if any(bar.label == OTHERS for bar in bars):
+            store.left_out.limit("there are too many values: those of (others) are counted together")
         code = store.left_out.exit_code()
     label = "" if split is None else str(by) if field is None else field
     if as_json or as_csv:
         _print_rows(["time"] * by_time + ["value" if field else label] * bool(label), bars, as_csv)
     else:
         _print_bars(["time"] * by_time + [label] * bool(label), bars)
-    if any(bar.label == OTHERS for bar in bars):
-        click.echo("mountctl: there are too many values: those of (others) are counted together", err=True)
-        return code or INCOMPLETE
     return code
 
 

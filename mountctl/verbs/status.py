@@ -107,7 +107,7 @@ def _show_hosts(found: Mapping[str, Mapping[str, Any]]) -> None:
     lags = [(broker, *lag) for broker, status in found.items() for lag in _lags(status["groups"])]
     if lags:
         click.echo()
-        print_table(("BROKER", "GROUP", "TOPIC", "QUEUE", "OFFSET", "LAG"), lags)
+        print_table(("BROKER", "GROUP", "TOPIC", "QUEUE", "OFFSET", "LAG", "EXPIRED"), lags)
 
 
 def _figures(status: Mapping[str, Any]) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _show(place: Place, status: Mapping[str, Any]) -> None:
         print_table(("TOPIC", "QUEUES", "MESSAGES"), rows)
     if status["groups"]:
         click.echo()
-        print_table(("GROUP", "TOPIC", "QUEUE", "OFFSET", "LAG"), _lags(status["groups"]))
+        print_table(("GROUP", "TOPIC", "QUEUE", "OFFSET", "LAG", "EXPIRED"), _lags(status["groups"]))
 
 
 def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
@@ -261,8 +261,8 @@ def _topic_row(queues: Mapping[str, Mapping[str, int]]) -> tuple[str, str]:
     return f"{len(queues):,}", f"{messages:,}"
 
 
-def _lags(groups: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str, str]]:
+def _lags(groups: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     for group, topics in sorted(groups.items()):
         for topic, queues in sorted(topics.items()):
             for queue, at in sorted(queues.items(), key=lambda item: int(item[0])):
-                yield group, topic, queue, f"{at['offset']:,}", f"{at['lag']:,}"
+                yield group, topic, queue, f"{at['offset']:,}", f"{at['lag']:,}", f"{at.get('expired', 0):,}"

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
 
-from engine import MAX_QUEUES
+from engine import MAX_QUEUES, QueueState
+from fsstore.query.topics import TopicFacts, facts_of
 from mountctl.client import Topic
-from mountctl.connect import connect
+from mountctl.connect import connect, reading
 from mountctl.errors import INTERRUPTED, CommandError
 from mountctl.frames import Topics
 from mountctl.hosts import Fleet, is_fleet, request
 from mountctl.options import StoreSettings, takes_settings
-from mountctl.output import plural, print_json, print_table
+from mountctl.output import human_size, human_time, plural, print_json, print_table
 from mountctl.places import find
 from mountctl.selection import find_topic
 
@@ -43,17 +45,30 @@ def command() -> None:
 
 @command.command("list")
 @click.argument("places", metavar="PLACE...", nargs=-1, required=True)
+@click.option(
+    "-l",
+    "--long",
+    "is_long",
+    is_flag=True,
+    help="Also bytes in the log, oldest and newest message, messages per second.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print names and bounds as JSON.")
 @takes_settings
-def list_topics(places: tuple[str, ...], as_json: bool, settings: StoreSettings) -> int:
-    """List topics, with their queues and messages. Of several places, HOST:PLACE by ssh or @GROUP of
-    ~/.config/fsstore/fleet.toml, each with its broker.
+def list_topics(places: tuple[str, ...], is_long: bool, as_json: bool, settings: StoreSettings) -> int:
+    """List topics, with their queues and messages. With --long also the bytes of their records in the log, the store
+    times of the oldest and newest message, and messages per second of the last minute; ~ marks estimates, of a large
+    topic.
+
+    Of several places, HOST:PLACE by ssh or @GROUP of ~/.config/fsstore/fleet.toml, each with its broker.
 
     \b
     Examples:
+      mountctl topics /mnt/mq --long
       mountctl topics /srv/store --json
       mountctl topics host-a:/mnt/mq host-b:/mnt/mq
     """
+    if is_long:
+        return _list_long(places, as_json, settings)
     if is_fleet(places):
         return _list_of_hosts(places, as_json, settings)
     with connect(find(places[0]), settings, writing=False) as client:
@@ -63,6 +78,34 @@ def list_topics(places: tuple[str, ...], as_json: bool, settings: StoreSettings)
     else:
         print_table(_TITLES, map(_row, topics))
     return 0
+
+
+def _list_long(places: Sequence[str], as_json: bool, settings: StoreSettings) -> int:
+    if is_fleet(places):
+        raise CommandError("--long is for a place of this host", "leave it out", os.EX_USAGE)
+    with reading(find(places[0]), settings, "ls -l", [""]) as store:
+        topics, states, now_ms = store.topics(), store.store.queue_states(), store.store.config.clock()
+        queues: dict[str, list[QueueState]] = {topic.name: [] for topic in topics}
+        for state in states:
+            queues.setdefault(state.topic, []).append(state)
+        facts = [facts_of(store.store, topic.name, queues[topic.name], now_ms) for topic in topics]
+    if as_json:
+        bounds = _bounds(topics)
+        print_json({one.topic: {**one._asdict(), "queues": bounds[one.topic]} for one in facts})
+    else:
+        rows = [(*_row(topic), *_cells(one)) for topic, one in zip(topics, facts, strict=True)]
+        print_table((*_TITLES, "BYTES", "OLDEST", "NEWEST", "PER SECOND"), rows)
+    return 0
+
+
+def _cells(facts: TopicFacts) -> Iterator[str]:
+    """Cells of a topic's facts; estimates begin with ~."""
+    about = "" if facts.is_exact else "~"
+    yield about + human_size(facts.stored_bytes)
+    yield from (
+        "-" if time_ms is None else about + human_time(time_ms) for time_ms in (facts.oldest_ms, facts.newest_ms)
+    )
+    yield f"{about}{facts.per_second:,.1f}"
 
 
 def _list_of_hosts(places: Sequence[str], as_json: bool, settings: StoreSettings) -> int:

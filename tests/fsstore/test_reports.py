@@ -41,9 +41,9 @@ def test_status_tells_mode_bounds_and_lag(mount: Mount, store: MessageStore) -> 
     assert (status["mode"], status["read_only_reason"]) == ("write", None)
     assert status["stats"]["messages"] == 3
     assert status["topics"]["orders"]["queues"]["0"] == {"min_offset": 0, "max_offset": 3}
-    assert status["groups"]["%RETRY%billing"]["orders"]["0"] == {"offset": 1, "lag": 2}
-    assert status["groups"]["%RETRY%billing"]["orders"]["1"] == {"offset": 7, "lag": 0}
-    assert status["groups"]["%RETRY%billing"]["gone"]["0"] == {"offset": 3, "lag": 0}
+    assert status["groups"]["%RETRY%billing"]["orders"]["0"] == {"offset": 1, "lag": 2, "expired": 0}
+    assert status["groups"]["%RETRY%billing"]["orders"]["1"] == {"offset": 7, "lag": 0, "expired": 0}
+    assert status["groups"]["%RETRY%billing"]["gone"]["0"] == {"offset": 3, "lag": 0, "expired": 0}
     told = json.loads(json.dumps(status_of(store)))
     for one in (status, told):
         del one["stats"]["disk_free_bytes"]  # others write there, too

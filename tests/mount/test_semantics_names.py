@@ -264,7 +264,7 @@ def test_a_group_goes_on_where_somebody_wrote(mount: Mounted, topic: Path, tmp_p
             assert refused_with(file.write, wrong.encode()) == errno.EINVAL
         assert reason in (mount.root / "@store/refusals").read_text().splitlines()[-1]
     assert offset.read_text() == "1\n"
-    assert mount.status()["groups"]["readers-17"][topic.name]["0"] == {"offset": 1, "lag": 3}
+    assert mount.status()["groups"]["readers-17"][topic.name]["0"] == {"offset": 1, "lag": 3, "expired": 0}
     with mounted(tmp_path, store=mount.store, config={"mode": "FOLLOW"}) as follower:
         followed = follower.root / "@store/groups/readers-17" / topic.name / "0"
         assert followed.read_text() == "1\n"

@@ -309,7 +309,7 @@ def test_status_shows_how_far_consumers_lag(store: Path) -> None:
     offsets = '{\n\t"offsetTable":{\n\t\t"orders@billing":{0:7\n\t\t}\n\t}\n}'
     (store / "config/consumerOffset.json").write_text(offsets)
     assert json.loads(succeed("status", store, "--json"))["groups"] == {
-        "billing": {"orders": {"0": {"offset": 7, "lag": 3}}}
+        "billing": {"orders": {"0": {"offset": 7, "lag": 3, "expired": 0}}}
     }
     assert succeed("status", store).splitlines()[-1].split() == ["billing", "orders", "0", "7", "3"]
 
