@@ -109,6 +109,6 @@ def usage_line(error: click.ClickException) -> str:
     if isinstance(error, click.NoSuchOption):
         near = f" (did you mean {' or '.join(error.possibilities)}?)" if error.possibilities else ""
         text = f"there is no option {error.option_name}{near}"
-    words = visible(text[:1].lower() + text[1:])
+    words = visible(" ".join((text[:1].lower() + text[1:]).split()))
     context = error.ctx if isinstance(error, click.UsageError) else None
     return f"{words}: see `{context.command_path} --help`" if context else words

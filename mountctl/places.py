@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 FILESYSTEM_TYPE = "fuse.fsstore"
 PATIENCE_SECONDS = 2.0
+_READERS = frozenset(("cat", "tail", "grep", "hist", "fields", "consume", "wait", "dlq", "sql", "export"))
+"""Verbs that read messages: a word that is no path was hardly meant to be a new store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,14 +232,30 @@ def find(text: str, table: Path = MOUNT_TABLE) -> Place:
     return Place(path, None)
 
 
+def split_path(text: str, table: Path = MOUNT_TABLE) -> tuple[str, str]:
+    """A path that leads into a mount or a store: the mount point or the store, and the rest, which names a topic, a
+    queue or a message; for `mq/orders/0.log` mq and orders/0. The rest is empty for any other text."""
+    path = absolute(text)
+    for above in path.parents:
+        if mount_at(above, table) or (_is_place(above, table) and not patiently(path.exists, True)):
+            return str(above), str(path.relative_to(above)).removesuffix(".log")
+    return text, ""
+
+
 def _remedy(text: str, path: Path, table: Path) -> str:
     """A remedy for `text`, which is no PLACE."""
     context = click.get_current_context(silent=True)
-    if context is not None and (swapped := _behind_place(context, text)) and _is_place(absolute(swapped), table):
+    if context is not None and (swapped := _behind_place(context, text)) and _leads_to_place(swapped, table):
         usage = " ".join(context.command.collect_usage_pieces(context)[1:])
         return f"{swapped!r} is one, and the order is `{context.command_path} {usage}`"
-    make = "" if patiently(path.exists, True) else f"`mountctl init {shlex.quote(text)}` makes a store there, "
+    may_be_new = (os.sep in text or not _reads(context)) and not patiently(path.exists, True)
+    make = f"`mountctl init {shlex.quote(text)}` makes a store there, " if may_be_new else ""
     return f"{make}`mountctl status` lists what is mounted"
+
+
+def _reads(context: click.Context | None) -> bool:
+    """Whether the verb has a use for a store with messages alone."""
+    return context is not None and context.info_name in _READERS
 
 
 def _behind_place(context: click.Context, text: str) -> str:
@@ -247,6 +265,10 @@ def _behind_place(context: click.Context, text: str) -> str:
         return ""
     value = context.params.get(names[1]) or ""
     return str(next(iter(value), "") if isinstance(value, tuple) else value)
+
+
+def _leads_to_place(text: str, table: Path) -> bool:
+    return _is_place(absolute(text), table) or split_path(text, table)[1] != ""
 
 
 def _is_place(path: Path, table: Path) -> bool:

@@ -33,6 +33,7 @@ from mountctl.client import MessageRow, Queue, StoreClient, Topic
 from mountctl.errors import CommandError
 from mountctl.local_store import LocalStore
 from mountctl.output import plural, visible
+from mountctl.places import split_path
 
 _FIRST_STEP, _LARGEST_STEP = 64, 8192
 """Batch sizes for reading backwards when messages are left out."""
@@ -103,6 +104,19 @@ def parse_target(text: str) -> Target:
     if not topic or len(numbers) > 2 or not all(number.isdecimal() for number in numbers):
         raise CommandError(f"{text!r} is not a message path (TOPIC[/QUEUE[/OFFSET]])", exit_code=os.EX_USAGE)
     return Target(topic, *map(int, numbers))
+
+
+def placed(place: str, words: Iterable[str | None], required: str = "") -> tuple[str, list[str]]:
+    """PLACE, and the targets behind it. Paths below a mount point or a store are targets, too: `mq/orders/0 mq/bills`
+    is the place mq with orders/0 and bills. UsageError: there is none, and one is `required`, by this name."""
+    given = [word for word in words if word is not None]
+    above, target = split_path(place)
+    if target:
+        pairs = [(word, *split_path(word)) for word in given]
+        given = [target, *(rest if rest and own == above else word for word, own, rest in pairs)]
+    if required and not given:
+        raise click.UsageError(f"Missing argument '{required}'.", click.get_current_context())
+    return above, given
 
 
 def names_several(targets: Sequence[Target]) -> bool:

@@ -26,6 +26,7 @@ from mountctl.selection import (
     messages_with_key,
     narrowed,
     parse_target,
+    placed,
     ranges_of,
     sampled,
     takes_sample,
@@ -37,7 +38,7 @@ from mountctl.showing import Printer, takes_format
 
 @click.command("cat", short_help="Print messages.")
 @click.argument("place")
-@click.argument("targets", metavar="TOPIC[/QUEUE[/OFFSET]]...", nargs=-1, required=True)
+@click.argument("targets", metavar="TOPIC[/QUEUE[/OFFSET]]...", nargs=-1)
 @click.option(
     "-n", "--count", type=click.IntRange(min=0), help="The most messages of each queue, or with --key of the key."
 )
@@ -51,7 +52,7 @@ def command(
 ) -> int:  # fmt: skip
     """Print messages of a store or mount, queue by queue: each body and a newline; one OFFSET: its body, byte for byte.
 
-    A topic may be a glob, in quotes: 'ord*'.
+    A topic may be a glob, in quotes: 'ord*'. A path below PLACE names both: /mnt/mq/orders/0.
 
     Several places stand before the topics: HOST:PLACE is read by ssh, @GROUP is of ~/.config/fsstore/fleet.toml. Their
     messages come in the order of their store times.
@@ -65,7 +66,9 @@ def command(
       mountctl cat /mnt/mq 'ord*' --from -1h --tag paid --format '%t/%q/%o %k: %b'
     """
     places, words = split_places([place, *targets])
-    wanted = [parse_target(text) for text in (words if places else targets)]
+    if not places:
+        place, words = placed(place, targets, "TOPIC[/QUEUE[/OFFSET]]...")
+    wanted = [parse_target(text) for text in words]
     if len(wanted) > 1 and any(target.offset is not None for target in wanted):
         raise CommandError("one OFFSET stands alone", "give topics and queues, or one message", os.EX_USAGE)
     if sample is not None and (places or count is not None or selection.key is not None):

@@ -28,6 +28,7 @@ from mountctl.selection import (
     Selection,
     names_several,
     parse_target,
+    placed,
     ranges_of,
     sampled,
     takes_sample,
@@ -92,6 +93,8 @@ def command(
       mountctl grep @prod -e 'order: [0-9]' orders
     """
     places, pattern, topics = _parted(place, text, targets, given)
+    if not places:
+        place, topics = placed(place, topics)
     search = Search(Pattern(pattern, fixed=fixed, any_case=any_case), invert, frozenset(parts) or frozenset({"body"}))
     if sum((counting, listing, only, quiet)) > 1:
         raise CommandError("-c, -l, -o and -q exclude each other", "give one of them", os.EX_USAGE)

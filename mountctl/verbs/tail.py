@@ -15,13 +15,13 @@ from mountctl.frames import Request
 from mountctl.hosts import Fleet, request, split_places
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
-from mountctl.selection import Selection, following, in_log_order, parse_target, ranges_of, takes_selection
-from mountctl.showing import Printer, takes_format, tell_damaged
+from mountctl.selection import Selection, following, in_log_order, parse_target, placed, ranges_of, takes_selection
+from mountctl.showing import Printer, takes_format, tell_left_out
 
 
 @click.command("tail", short_help="Print the newest messages, and follow new ones.")
 @click.argument("place")
-@click.argument("targets", metavar="TOPIC[/QUEUE]...", nargs=-1, required=True)
+@click.argument("targets", metavar="TOPIC[/QUEUE]...", nargs=-1)
 @click.option("-n", "--count", type=click.IntRange(min=0), help="How many messages; 10, or with --from all.")
 @click.option("-f", "--follow", is_flag=True, help="Print new messages, until interrupted.")
 @takes_selection
@@ -33,7 +33,7 @@ def command(
 ) -> int:  # fmt: skip
     """Print the newest messages of topics or queues together, in the order in which they were stored.
 
-    A topic may be a glob, in quotes: 'ord*'.
+    A topic may be a glob, in quotes: 'ord*'. A path below PLACE names both: /mnt/mq/orders/0.
 
     Several places stand before the topics: HOST:PLACE is read by ssh, @GROUP is of ~/.config/fsstore/fleet.toml. A host
     that is lost while it is followed is named, and asked again.
@@ -46,7 +46,9 @@ def command(
       mountctl tail -f @prod orders
     """
     places, words = split_places([place, *targets])
-    wanted = [parse_target(text) for text in (words if places else targets)]
+    if not places:
+        place, words = placed(place, targets, "TOPIC[/QUEUE]...")
+    wanted = [parse_target(text) for text in words]
     if follow and selection.end is not None:
         raise CommandError("--follow has no end", "leave --until out", os.EX_USAGE)
     if count is None:
@@ -57,7 +59,7 @@ def command(
             return _print_of_hosts(places, asked, printer)
         paths = [target.plain_path for target in wanted]
         with reading(find(place), settings, "tail -f" if follow else "tail", paths, following=follow) as store:
-            store.left_out.tell = tell_damaged if follow else None
+            store.left_out.tell = tell_left_out if follow else None
             ranges = ranges_of(store, wanted, selection)
             attributes = printer.attributes or selection.key is not None
             for message in in_log_order(store, ranges, selection, count, attributes):

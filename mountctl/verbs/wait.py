@@ -11,15 +11,15 @@ from mountctl.connect import reading
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.places import find
-from mountctl.selection import POLL_SECONDS, Target, find_topic, narrowed, parse_target
+from mountctl.selection import POLL_SECONDS, Target, find_topic, narrowed, parse_target, placed
 
 
 @click.command("wait", short_help="Return when a message arrives.")
 @click.argument("place")
-@click.argument("target", metavar="TOPIC[/QUEUE[/OFFSET]]")
+@click.argument("target", metavar="TOPIC[/QUEUE[/OFFSET]]", required=False)
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="End after this time, with exit code 75.")
 @takes_settings
-def command(place: str, target: str, timeout: float | None, settings: StoreSettings) -> None:
+def command(place: str, target: str | None, timeout: float | None, settings: StoreSettings) -> None:
     """Return when a topic or queue has a new message, and print its TOPIC/QUEUE/OFFSET. With OFFSET: return when that
     message exists, perhaps at once; so a loop misses none.
 
@@ -30,7 +30,8 @@ def command(place: str, target: str, timeout: float | None, settings: StoreSetti
       mountctl wait /mnt/mq orders --timeout 1 || echo "no order"
       mountctl wait /mnt/mq orders/0/2
     """
-    wanted = parse_target(target)
+    place, (named, *_) = placed(place, [target], "TOPIC[/QUEUE[/OFFSET]]")
+    wanted = parse_target(named)
     give_up = float("inf") if timeout is None else time.monotonic() + timeout
     paths = [Target(wanted.topic, wanted.queue).plain_path]
     with reading(find(place), settings, "tail -n 0 -f", paths, following=True) as store:
@@ -39,7 +40,7 @@ def command(place: str, target: str, timeout: float | None, settings: StoreSetti
             starts[wanted.queue] = wanted.offset
         while not (come := [queue for queue in starts if store.bounds(wanted.topic, queue).max_offset > starts[queue]]):
             if time.monotonic() >= give_up:
-                raise CommandError(f"no message came to {target} within {timeout:g} s", exit_code=os.EX_TEMPFAIL)
+                raise CommandError(f"no message came to {named} within {timeout:g} s", exit_code=os.EX_TEMPFAIL)
             time.sleep(POLL_SECONDS)
     for queue in come:
         click.echo(f"{wanted.topic}/{queue}/{starts[queue]}")

@@ -11,7 +11,7 @@ import pytest
 from mountctl.main import VERBS
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, clear, fill, site_in, succeed
 
-RUNS_ON = {"mount", "umount", "init", "check", "completion"}
+RUNS_ON = {"mount", "umount", "init", "check", "completion", "restore"}
 """Verbs whose examples begin on a store that is not mounted (umount mounts it first)."""
 
 
@@ -41,6 +41,7 @@ def typed(example: str, site: Site) -> str:
         "~/.config/fish/completions",
     ):
         example = example.replace(path, str(site.log.parent / "archive"))
+    example = example.replace("/srv/restored", str(site.log.parent / "restored"))
     example = example.replace("/backup/mq", str(site.log.parent / "backup"))
     for path in ("/mnt/mq", "/mnt/broker"):
         example = example.replace(path, str(site.mountpoint))
@@ -60,6 +61,7 @@ SHARE_A_MOUNT = {
         "cat",
         "consume",
         "copy",
+        "dlq",
         "grep",
         "profile",
         "put",
@@ -112,7 +114,7 @@ def test_examples_in_the_help_work_on_one_mount(verb: str, example: str, shared:
 def test_examples_in_the_help_work(verb: str, example: str, site: Site) -> None:
     if verb != "init":
         fill(site.store)
-    if "--verify" in example:
+    if "--verify" in example or verb == "restore":
         succeed("backup", site.store, site.log.parent / "backup")
     if verb not in RUNS_ON or verb == "umount" or "check --rate" in example:
         site.mounted()

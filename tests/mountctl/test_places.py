@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from engine import MessageStore
+from engine import Message, MessageStore
 from mountctl.errors import CommandError
 from mountctl.places import Mount, find, mount_at, mount_of, mounts
-from tests.mountctl.conftest import mountctl
+from tests.mountctl.conftest import Site, mountctl, succeed
 
 TABLE = r"""22 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
 40 22 0:35 / /proc rw,nosuid shared:12 - proc proc rw
@@ -92,7 +92,43 @@ def test_swapped_arguments_of_a_verb_are_answered_with_their_order(
     said = f"'SWAPPED' is neither a store nor a mount point: 'STORE' is one, and the order is `mountctl {verb} PLACE "
     assert refused.stderr.startswith(f"mountctl: {said}")
     in_order = mountctl(*line.replace("STORE", "other").split())
-    assert "`mountctl init SWAPPED` makes a store there" in in_order.stderr
+    is_reader = verb.split()[-1] in ("grep", "cat", "tail", "sql", "wait", "consume", "export")
+    assert ("`mountctl init SWAPPED` makes a store there" in in_order.stderr) is not is_reader
+
+
+@pytest.mark.parametrize("way", ["unmounted", "mounted"])
+def test_a_path_below_a_place_names_place_and_topic(site: Site, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with MessageStore.open(site.store, create=True) as store:
+        for number in range(6):
+            store.put(Message("orders", b'{"n": %d}' % number, [f"K-{number}"]), number % 2)
+        store.put(Message("bills", b"bill"), 0)
+    place = site.store if way == "unmounted" else site.mounted().mountpoint
+    first = '{"n": 0}\n{"n": 2}\n{"n": 4}\n'
+    for path in (place / "orders/0", place / "orders/0.log", f"{place}/orders/0/"):
+        assert succeed("cat", path) == first
+    assert succeed("cat", place / "orders/0", place / "bills") == f"{first}bill\n"
+    assert succeed("cat", place / "orders/0", "bills") == f"{first}bill\n"
+    assert succeed("cat", place / "orders/0/1", "--format", "%o %b") == '1 {"n": 2}\n'
+    assert succeed("tail", place / "orders/0", "-n", "1") == '{"n": 4}\n'
+    assert succeed("grep", place / "orders", "[24]") == '{"n": 2}\n{"n": 4}\n'
+    assert succeed("grep", place / "orders/1", "-c", "") == "3\n"
+    assert succeed("hist", place / "bills", "--by", "topic", "--csv").splitlines()[1].startswith("bills,1,")
+    assert "3 of 3 messages looked at" in succeed("fields", place / "orders/1")
+    assert succeed("wait", place / "orders/0/2") == "orders/0/2\n"
+    assert succeed("consume", place / "orders/0", "-g", "g", "--", "cat") == ""
+    assert succeed("consume", place / "orders/0", "-g", "other", "-n", "1") == '{"n": 0}\n'
+    if way == "mounted":
+        assert succeed("cat", place / "orders/keys/K-3", "--format", "%q %o") == "1 1\n"
+        monkeypatch.chdir(place)
+        assert succeed("cat", "orders/0") == first
+        monkeypatch.undo()
+    swapped = mountctl("grep", "[24]", place / "orders/0")
+    assert f"'{place}/orders/0' is one, and the order is `mountctl grep PLACE PATTERN" in swapped.stderr
+    for verb in (["cat"], ["tail"], ["fields"], ["wait"], ["consume", "-g", "g"]):
+        missing = mountctl(*verb, place)
+        assert (missing.returncode, "missing argument 'TOPIC[/QUEUE" in missing.stderr) == (2, True)
+    wrong = mountctl("cat", place / "@store/status.json")
+    assert (wrong.returncode, "'@store/status.json' is not a message path" in wrong.stderr) == (64, True)
 
 
 def test_a_mount_counts_when_its_user_is_ours_root_or_the_stores_owner(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from engine import Message, MessageStore
+from engine import Message, MessageStore, StoreConfig
 from fsstore.query.expression import WhereError
 from fsstore.query.where import Where
 from mountctl.hosts import request
@@ -134,7 +134,7 @@ def true_for(store: MessageStore, expression: str, topic: str = "t", queue: int 
 
 
 def test_each_sentence_of_the_page_has_its_test() -> None:
-    modules = "test_where.py", "test_hist.py", "test_grep.py"
+    modules = "test_where.py", "test_hist.py", "test_grep.py", "test_dlq.py", "test_incomplete.py"
     source = "".join(Path(__file__).with_name(module).read_text() for module in modules)
     heads = re.findall(r"^def test_((?:\d+_)+)", source, re.MULTILINE)
     named = {int(number) for head in heads for number in head.strip("_").split("_")}
@@ -252,6 +252,7 @@ def test_22_a_verb_refuses_a_wrong_expression_before_it_reads(tmp_path: Path, wo
 
 
 BODIES = [f'{{"n": {number}, "level": "{"error" if number % 7 == 0 else "info"}"}}' for number in range(300)]
+FIRST_MS = 1_769_842_800_000
 EXPRESSION = 'level = "error" and n > 100'
 WANTED = [body for number, body in enumerate(BODIES) if number % 7 == 0 and number > 100]
 
@@ -276,6 +277,42 @@ def test_23_verbs_find_the_same_by_the_same_expression(site: Site) -> None:
         assert sorted(json.loads(row)["body"] for row in rows.splitlines()) == sorted(WANTED)
     succeed("copy", site.mountpoint, "t", site.mountpoint, "copied", *where)
     assert sorted(succeed("cat", site.mountpoint, "copied").splitlines()) == sorted(WANTED)
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_23_an_export_has_the_same_and_goes_on(site: Site, tmp_path: Path, form: str) -> None:
+    import pyarrow.dataset as ds
+
+    texts = [
+        "tag = 'even' and n > 0",
+        "property.A = 'ü' or key = 'K'",
+        f"time >= {FIRST_MS + 10} and queue = 1",
+        EXPRESSION,
+    ]
+    now_ms = FIRST_MS
+
+    def fill() -> None:
+        nonlocal now_ms
+        with MessageStore.open(site.store, StoreConfig(clock=lambda: now_ms), create=True) as store:
+            for number, body in enumerate(BODIES):
+                now_ms += 1
+                tags, properties = "even" if number % 2 == 0 else "", {"A": "ü"} if number % 3 else {}
+                store.put(Message("t", body.encode(), ["K"] * (number % 4 == 0), tags, properties), number % 3)
+
+    for _ in range(2):
+        fill()
+        for number, text in enumerate(texts):
+            target = tmp_path / str(number)
+            succeed("export", site.store, target, "--where", text, "--format", form, "-q")
+            rows = ds.dataset([str(file) for file in target.glob("topic=*/*/*")]).to_table(["body"]).to_pylist()
+            wanted = succeed("cat", site.store, "t", "--where", text).splitlines()
+            assert 0 < len(wanted) < 3 * len(BODIES)
+            assert sorted(row["body"].decode() for row in rows) == sorted(wanted)
+    none = succeed("export", site.store, tmp_path / "none", "--where", "n > 1e9", "--format", form)
+    assert none.startswith("0 messages in 0 files")
+    other = mountctl("export", site.store, tmp_path / "0", "--where", "n > 1", "--format", form)
+    assert "was started with other topics, times or --where" in other.stderr
+    assert mountctl("export", site.store, tmp_path / "x", "--where", "n > 1", "--spark").returncode == 64
 
 
 def test_24_a_group_passes_over_the_other_messages(site: Site) -> None:
