@@ -7,8 +7,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,13 +17,18 @@ import click
 
 from fsstore.jobs.mount import bounds, files_between
 from fsstore.parquet.format import FIELDS, Type
+from fsstore.query.field_columns import rows_with_fields
+from fsstore.query.fields import SAMPLE, draw
+from fsstore.query.hist import QueueRange
 from fsstore.query.where import Where
 from fsstore.query.where_sql import rows_where
-from mountctl.connect import mounted_tree
+from mountctl.connect import mounted_tree, reading
 from mountctl.errors import DAMAGED, CommandError
 from mountctl.installation import missing
+from mountctl.options import StoreSettings
 from mountctl.output import plural, print_json_line, print_table
-from mountctl.selection import parse_time, parse_where, takes_where
+from mountctl.places import find
+from mountctl.selection import Selection, Target, parse_time, parse_where, ranges_of, takes_where
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, Statement
@@ -82,7 +88,8 @@ def command(
     """Run QUERY, in DuckDB's SQL, on PLACE, a store or its mount. Each topic is a table; `messages` has all topics.
 
     The columns are those of @parquet; body is text (null if it is not UTF-8), bytes is the stored body, and json is
-    the body if it is JSON: json->>'$.user'. Quote a name that is no word: "%DLQ%billing". With --from and --until files
+    the body if it is JSON: json->>'$.user'. A name that is no column is a field of the bodies, of the type that it has
+    in a sample: user, orders.user. Quote a name that is no word: "%DLQ%billing". With --from and --until files
     of other times are not opened; with --where the tables have only messages for which it is true. A TIME is epoch
     milliseconds or ISO 8601. QUERY can't read other files, or use the network, without --unsafe. Damaged messages are
     skipped; their count is then printed to standard error, and the exit code is 3.
@@ -118,13 +125,14 @@ def command(
             files: set[str] = set()
             for statement in first:
                 files |= make_views(connection, mountpoint, statement.query, rows)
-                _execute(connection, statement)
+                _with_fields(connection, mountpoint, statement.query, rows, partial(_execute, connection, statement))
             files |= make_views(connection, mountpoint, last.query, rows)
             if output is not None:
                 into = f"{_text(str(output.absolute()))} (use_tmp_file false)"  # the only file that may be written
-                _execute(connection, f"copy ({_bare(last.query)}\n) to {into}")
+                show = partial(_execute, connection, f"copy ({_bare(last.query)}\n) to {into}")
             else:
-                _print(connection, last.query, as_csv=as_csv, as_json=as_json)
+                show = partial(_print, connection, last.query, as_csv=as_csv, as_json=as_json)
+            _with_fields(connection, mountpoint, last.query, rows, show)
             return _tell_left_out(connection, mountpoint, sorted(files), server)
         except duckdb.CatalogException as error:
             topics = ", ".join(sorted(bounds(str(mountpoint)))) or "none yet"
@@ -158,20 +166,52 @@ def _execute(connection: DuckDBPyConnection, statement: str | Statement) -> Duck
             raise
 
 
-def make_views(connection: DuckDBPyConnection, mountpoint: Path, query: str, rows: Rows) -> set[str]:
-    """Make a view of each topic that the query names; returns the files that they read."""
+def _with_fields(
+    connection: DuckDBPyConnection, mountpoint: Path, query: str, rows: Rows, run: Callable[[], object]
+) -> None:
+    """Run a statement. If it names a column that there is none of, its views get the fields of their bodies first."""
+    import duckdb
+
+    try:
+        run()
+    except duckdb.BinderException:
+        make_views(connection, mountpoint, query, rows, with_fields=True)
+        run()
+
+
+def make_views(
+    connection: DuckDBPyConnection, mountpoint: Path, query: str, rows: Rows, *, with_fields: bool = False
+) -> set[str]:
+    """Make a view of each topic that the query names, perhaps with the fields of its bodies as columns; returns the
+    files that they read."""
+    import duckdb
+
     there, found = bounds(str(mountpoint)), set[str]()
     by_lower_case = {topic.lower(): topic for topic in sorted(there, reverse=True)}
-    for name in connection.get_table_names(query):
+    with duckdb.connect() as parser:  # `connection` would look into the views that it has
+        names = parser.get_table_names(query)
+    for name in names:
         topic = name if name in there else by_lower_case.get(name.lower())
         if topic is not None or name.lower() == ALL:
             topics = [topic] if topic is not None else sorted(there)
             files = [file for one in topics for file in files_between(str(mountpoint), one, *rows.between)]
             select = _select(files, rows.between)
             select = select if rows.where is None else rows_where(rows.where.expression, select)
-            connection.execute(f"create view if not exists {_quoted(topic or ALL)} as {select}")
+            select = _selected_with_fields(mountpoint, topics, select) if with_fields else select
+            how = "or replace view" if with_fields else "view if not exists"
+            connection.execute(f"create {how} {_quoted(topic or ALL)} as {select}")
             found.update(files)
     return found
+
+
+def _selected_with_fields(mountpoint: Path, topics: list[str], select: str) -> str:
+    with reading(find(str(mountpoint)), StoreSettings(), "sql", [""]) as store:
+        found = ranges_of(store, map(Target, topics), Selection())
+        ranges = [QueueRange(one.topic, one.queue, one.start, one.end) for one in found if one.start < one.end]
+        sample = draw(store.store, ranges, SAMPLE, store.left_out.noting)
+    return rows_with_fields(
+        sample.fields, ["topic", "queue", "bytes", "json", *(field.name for field in FIELDS)], select
+    )
 
 
 def _status(mountpoint: Path) -> dict[str, Any]:

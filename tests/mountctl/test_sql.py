@@ -46,6 +46,36 @@ def test_fields_of_json_are_within_reach_beside_bodies_that_are_none(mount: Moun
     assert rows[0]["properties"] == {"KEYS": "K", "TAGS": "new"}
 
 
+def test_46_a_name_that_is_no_column_is_a_field_of_the_bodies(tmp_path: Path) -> None:
+    bodies = [
+        {"user": "ann", "n": 1, "price": 1.5, "ok": True, "spot": {"x": 1}, "mixed": 1, "queue": "q", "N": 7},
+        {"user": "bob", "n": 2, "price": 2, "ok": False, "spot": {"x": 2}, "mixed": "a", "it's": 3},
+        {"user": None, "n": 3},
+    ]
+    with MessageStore.open(tmp_path / "store", create=True) as store:
+        for body in bodies:
+            store.put(Message("orders", json.dumps(body).encode()), 0)
+        store.put(Message("orders", b"no JSON"), 0)
+        store.put(Message("bills", b'{"n": 10}'), 0)
+
+    def rows(query: str) -> list[dict[str, object]]:
+        return [json.loads(line) for line in succeed("sql", tmp_path / "store", query, "--json").splitlines()]
+
+    found = rows('select "user", n, price, ok, spot, mixed, "it\'s" from orders order by queue_offset')
+    assert found[0] == {"user": "ann", "n": 1, "price": 1.5, "ok": True, "spot": {"x": 1}, "mixed": 1, "it's": None}
+    assert found[1] == {"user": "bob", "n": 2, "price": 2.0, "ok": False, "spot": {"x": 2}, "mixed": "a", "it's": 3}
+    assert [row["n"] for row in found] == [1, 2, 3, None]
+    assert found[2]["user"] is None
+    kinds = rows("select distinct typeof(n) as n, typeof(price) as p, typeof(ok) as o, typeof(mixed) as m from orders")
+    assert kinds == [{"n": "BIGINT", "p": "DOUBLE", "o": "BOOLEAN", "m": "JSON"}]
+    assert rows("select sum(orders.n) as n from orders where orders.price > 1") == [{"n": 3}]
+    assert rows("select sum(n) as n from messages where queue = 0") == [{"n": 16}], "queue is the message's own"
+    assert rows("create table t as select n from orders; select sum(n) as n from t") == [{"n": 6}]
+    assert "n" not in rows("from orders limit 1")[0], "only a query that names one gets such columns"
+    unknown = mountctl("sql", tmp_path / "store", "select nosuch from orders")
+    assert (unknown.returncode, '"nosuch" not found' in unknown.stderr) == (64, True)
+
+
 def test_any_topic_is_a_table_and_messages_are_all_of_them(mount: Mounted) -> None:
     assert asked(mount, 'select body from "%DLQ%billing"') == [{"body": "dead"}]
     assert asked(mount, "select count(*) as n from EMPTY") == [{"n": 0}]
@@ -53,6 +83,7 @@ def test_any_topic_is_a_table_and_messages_are_all_of_them(mount: Mounted) -> No
     assert found == [{"topic": "%DLQ%billing", "n": 1}, {"topic": "orders", "n": 5}]
     both = "create table t as select queue from orders; select max(queue) as most from t"
     assert asked(mount, both) == [{"most": 1}]
+    assert asked(mount, "select 1 from orders; select count(*) as n from orders") == [{"n": 5}]
 
 
 def test_rows_are_a_table_or_csv(mount: Mounted) -> None:
