@@ -7,8 +7,9 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,10 +25,12 @@ from fsstore.query.where import Where
 from fsstore.query.where_sql import rows_where
 from mountctl.connect import mounted_tree, reading
 from mountctl.errors import DAMAGED, CommandError
+from mountctl.group_files import GroupFiles
 from mountctl.installation import missing
+from mountctl.mount_client import MountClient
 from mountctl.options import StoreSettings
 from mountctl.output import plural, print_json_line, print_table
-from mountctl.places import find
+from mountctl.places import find, find_mount
 from mountctl.selection import Selection, Target, parse_time, parse_where, ranges_of, takes_where
 
 if TYPE_CHECKING:
@@ -48,10 +51,12 @@ class Between(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The messages that the tables have: those between two times for which `where` is true."""
+    """The messages that the tables have: those between two times for which `where` is true, and which the group has not
+    had, if there is one."""
 
     between: Between
     where: Where | None
+    group: GroupFiles | None = None
 
 
 _TYPES = {
@@ -72,6 +77,7 @@ _TYPES = {
 @click.option("--from", "begin", metavar="TIME", help="Only messages stored at or after this time.")
 @click.option("--until", "end", metavar="TIME", help="Only messages stored before this time.")
 @takes_where
+@click.option("-g", "--group", metavar="NAME", help="Only messages that this consumer group has not consumed yet.")
 @click.option("--csv", "as_csv", is_flag=True, help="Rows as CSV, with a header.")
 @click.option("--json", "as_json", is_flag=True, help="Rows as JSON, one per line.")
 @click.option(
@@ -82,17 +88,21 @@ _TYPES = {
 )
 @click.option("--unsafe", is_flag=True, help="Let QUERY read and write files and the network as you may.")
 def command(
-    place: str, query: str, begin: str | None, end: str | None, where: str | None, as_csv: bool, as_json: bool,
-    output: Path | None, unsafe: bool,
+    place: str, query: str, begin: str | None, end: str | None, where: str | None, group: str | None,
+    as_csv: bool, as_json: bool, output: Path | None, unsafe: bool,
 ) -> int:  # fmt: skip
     """Run QUERY, in DuckDB's SQL, on PLACE, a store or its mount. Each topic is a table; `messages` has all topics.
 
     The columns are those of @parquet; body is text (null if it is not UTF-8), bytes is the stored body, and json is
     the body if it is JSON: json->>'$.user'. A name that is no column is a field of the bodies, of the type that it has
-    in a sample: user, orders.user. Quote a name that is no word: "%DLQ%billing". With --from and --until files
-    of other times are not opened; with --where the tables have only messages for which it is true. A TIME is epoch
-    milliseconds or ISO 8601. QUERY can't read other files, or use the network, without --unsafe. Damaged messages are
-    skipped; their count is then printed to standard error, and the exit code is 3.
+    in a sample: user, orders.user. Quote a name that is no word: "%DLQ%billing".
+
+    With --from and --until files of other times are not opened; with --where the tables have only messages for which it
+    is true. With --group they have those that a consumer group has not had; when QUERY has ended it has had them, and
+    the next run goes on there. A TIME is epoch milliseconds or ISO 8601.
+
+    QUERY can't read other files, or use the network, without --unsafe. Damaged messages are skipped; their count is
+    then printed to standard error, and the exit code is 3.
 
     \b
     Examples:
@@ -100,6 +110,7 @@ def command(
       mountctl sql /mnt/mq "select json->>'$.user' as user, count(*) from orders group by user" --csv
       mountctl sql /mnt/mq "from orders where tags = 'paid'" --output paid.parquet
       mountctl sql /mnt/mq 'select count(*) from orders' --where 'level = "error" and ms > 500'
+      mountctl sql /mnt/mq 'select queue, count(*) from orders group by queue' -g hourly
     """
     if as_csv + as_json + (output is not None) > 1:
         raise CommandError("--csv, --json and --output exclude each other", exit_code=os.EX_USAGE)
@@ -112,7 +123,17 @@ def command(
         raise missing("DuckDB", "sql") from None
     between = Between(*(None if text is None else parse_time(text) for text in (begin, end)))
     rows = Rows(between, parse_where(where))
-    with mounted_tree(place) as mountpoint, duckdb.connect() as connection:
+    if group is not None and (begin is not None or end is not None):
+        raise CommandError("a group goes on where it ended", "leave --from and --until out", os.EX_USAGE)
+    with (
+        mounted_tree(place, writing=group is not None) as mountpoint,
+        duckdb.connect() as connection,
+        ExitStack() as stack,
+    ):
+        if group is not None:
+            member = GroupFiles(MountClient(find_mount(str(mountpoint))), mountpoint, group)
+            stack.callback(member.release)
+            rows = rows._replace(group=member)
         server = _status(mountpoint)["pid"]
         try:
             connection.execute("set enable_progress_bar = false; set TimeZone = 'UTC'")
@@ -133,7 +154,12 @@ def command(
             else:
                 show = partial(_print, connection, last.query, as_csv=as_csv, as_json=as_json)
             _with_fields(connection, mountpoint, last.query, rows, show)
-            return _tell_left_out(connection, mountpoint, sorted(files), server)
+            code = _tell_left_out(connection, mountpoint, sorted(files), server)
+            if rows.group is None:
+                return code
+            sys.stdout.flush()
+            rows.group.commit()
+            return code or rows.group.left_out.exit_code()
         except duckdb.CatalogException as error:
             topics = ", ".join(sorted(bounds(str(mountpoint)))) or "none yet"
             raise CommandError(str(error).splitlines()[0], f"there are topics: {topics}", os.EX_USAGE) from None
@@ -147,10 +173,15 @@ def command(
 
 
 def _close_to_all_else(connection: DuckDBPyConnection, mountpoint: Path, output: Path | None) -> None:
-    """Restrict later statements to reading files of `@parquet` and writing `output`. The lock is irreversible."""
+    """Restrict later statements to reading files of `@parquet` and writing `output`."""
     paths = [] if output is None else [_text(str(output.absolute()))]
     connection.execute(f"set allowed_directories = [{_text(f'{mountpoint}/@parquet/')}]")
     connection.execute(f"set allowed_paths = [{', '.join(paths)}]")
+    _close(connection)
+
+
+def _close(connection: DuckDBPyConnection) -> None:
+    """Keep later statements from files, the network and the variables of Python. The lock is irreversible."""
     connection.execute("set python_enable_replacements = false")  # no view of a name: it may not mean a Python variable
     connection.execute("set enable_external_access = false; set lock_configuration = true")
 
@@ -184,17 +215,16 @@ def make_views(
 ) -> set[str]:
     """Make a view of each topic that the query names, perhaps with the fields of its bodies as columns; returns the
     files that they read."""
-    import duckdb
-
     there, found = bounds(str(mountpoint)), set[str]()
     by_lower_case = {topic.lower(): topic for topic in sorted(there, reverse=True)}
-    with duckdb.connect() as parser:  # `connection` would look into the views that it has
-        names = parser.get_table_names(query)
-    for name in names:
+    for name in _names_in(query, [*there, ALL]):
         topic = name if name in there else by_lower_case.get(name.lower())
         if topic is not None or name.lower() == ALL:
             topics = [topic] if topic is not None else sorted(there)
-            files = [file for one in topics for file in files_between(str(mountpoint), one, *rows.between)]
+            if rows.group is not None:
+                files = [file for one in topics for file in rows.group.of_topic(one, there[one])]
+            else:
+                files = [file for one in topics for file in files_between(str(mountpoint), one, *rows.between)]
             select = _select(files, rows.between)
             select = select if rows.where is None else rows_where(rows.where.expression, select)
             select = _selected_with_fields(mountpoint, topics, select) if with_fields else select
@@ -202,6 +232,19 @@ def make_views(
             connection.execute(f"create {how} {_quoted(topic or ALL)} as {select}")
             found.update(files)
     return found
+
+
+def _names_in(query: str, names: Iterable[str]) -> set[str]:
+    """The tables that a query names; those of `names` that its text holds where DuckDB needs the tables to say which,
+    as for `using`."""
+    import duckdb
+
+    with duckdb.connect() as parser:  # one with views would look into them
+        _close(parser)  # it does part of some statements
+        try:
+            return set(parser.get_table_names(query))
+        except duckdb.Error:
+            return {name for name in names if name.lower() in query.lower()}
 
 
 def _selected_with_fields(mountpoint: Path, topics: list[str], select: str) -> str:

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from engine import FileSizes, Message, MessageStore, StoreConfig
+from mountctl.mount_client import MountClient
 from mountctl.places import mounts
 from tests.mount.harness import Mounted, mounted
-from tests.mountctl.conftest import DEADLINE_SECONDS, eventually, mountctl, succeed
+from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, mountctl, succeed
 
 LINES = ['{"user": "ann", "n": 1}', '{"user": "bob", "n": 2}', "no JSON, but ü", "a,b\t\x1b[31m"]
 
@@ -76,6 +77,46 @@ def test_46_a_name_that_is_no_column_is_a_field_of_the_bodies(tmp_path: Path) ->
     assert (unknown.returncode, '"nosuch" not found' in unknown.stderr) == (64, True)
 
 
+@pytest.mark.parametrize("way", ["unmounted", "mounted"])
+def test_47_a_group_goes_on_where_it_ended(site: Site, way: str) -> None:
+    def publish(*numbers: int) -> None:
+        for number in numbers:
+            succeed("put", place, f"orders/{number % 2}", f'{{"n": {number}}}')
+
+    succeed("init", site.store)
+    place = site.store if way == "unmounted" else site.mounted().mountpoint
+    succeed("topics", "create", place, "orders", "empty")
+
+    def had(*options: str, query: str = "select n from orders order by n") -> list[int]:
+        rows = succeed("sql", place, query, "--json", "-g", "g", *options).splitlines()
+        return [json.loads(row)["n"] for row in rows]
+
+    publish(1, 2, 3)
+    assert had() == [1, 2, 3]
+    assert had() == []
+    publish(4, 5)
+    assert mountctl("sql", place, "select n + 'x' from orders", "-g", "g").returncode == 64, (
+        "and the group has had none"
+    )
+    assert had("--where", "n > 4") == [5], "and has passed over the others"
+    assert had() == []
+    publish(6)
+    both = "create table t as select * from orders; select count(*) as n from t join orders using (queue_offset)"
+    assert had(query=both) == [1]
+    assert had(query="select count(*) as n from empty") == [0]
+    status = json.loads(succeed("status", place, "--json"))
+    assert {queue: at["lag"] for queue, at in status["groups"]["g"]["orders"].items()} == dict.fromkeys("0123", 0)
+    assert succeed("consume", place, "orders", "-g", "g") == ""
+    assert mountctl("sql", place, "from orders", "-g", "g", "--from", "-1h").returncode == 64
+    if way == "mounted":
+        claim = MountClient(mounts()[-1]).claim("g", "orders", 1)
+        assert claim is not None
+        refused = mountctl("sql", place, "from orders", "-g", "g")
+        assert (refused.returncode, "another member of g consumes orders/1" in refused.stderr) == (75, True)
+        claim.release()
+        succeed("sql", place, "from orders", "-g", "g")
+
+
 def test_any_topic_is_a_table_and_messages_are_all_of_them(mount: Mounted) -> None:
     assert asked(mount, 'select body from "%DLQ%billing"') == [{"body": "dead"}]
     assert asked(mount, "select count(*) as n from EMPTY") == [{"n": 0}]
@@ -83,6 +124,7 @@ def test_any_topic_is_a_table_and_messages_are_all_of_them(mount: Mounted) -> No
     assert found == [{"topic": "%DLQ%billing", "n": 1}, {"topic": "orders", "n": 5}]
     both = "create table t as select queue from orders; select max(queue) as most from t"
     assert asked(mount, both) == [{"most": 1}]
+    assert asked(mount, "select count(*) as n from orders a join orders b using (physical_offset)") == [{"n": 5}]
     assert asked(mount, "select 1 from orders; select count(*) as n from orders") == [{"n": 5}]
 
 

@@ -311,7 +311,7 @@ def test_status_shows_how_far_consumers_lag(store: Path) -> None:
     assert json.loads(succeed("status", store, "--json"))["groups"] == {
         "billing": {"orders": {"0": {"offset": 7, "lag": 3, "expired": 0}}}
     }
-    assert succeed("status", store).splitlines()[-1].split() == ["billing", "orders", "0", "7", "3"]
+    assert succeed("status", store).splitlines()[-1].split() == ["billing", "orders", "0", "7", "3", "0"]
 
 
 def test_status_has_a_line_for_each_figure_that_should_be_0(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
