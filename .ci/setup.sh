@@ -45,7 +45,7 @@ lock_of() {
 
 # What .venv was made from: another place, lock or project file makes it anew.
 fingerprint() {
-    echo "$PWD $(cat .ci/build.txt "$(lock_of "$1")" pyproject.toml | cksum)"
+    echo "$PWD $(cat .ci/setup.sh .ci/build.txt "$(lock_of "$1")" pyproject.toml | cksum)"
 }
 
 tools_present() {
@@ -157,8 +157,9 @@ make_venv() {
     locked .ci/build.txt
     locked "$(lock_of "$profile")"
     "$python" -m pip uninstall -q -y --disable-pip-version-check fsstore 2>/dev/null # this project's name of before
-    "$python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e . ||
-        die "pip could not install this project"
+    # as a path, which mypy follows for a program beside this checkout
+    "$python" -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps \
+        --config-settings editable_mode=compat -e . || die "pip could not install this project"
 }
 
 # Compiles what changed of the kernel since it was compiled here last.

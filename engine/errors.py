@@ -353,14 +353,14 @@ class QueueGapError(StoreError):
     at `expected`: entries are missing."""
 
     topic: str
-    queue_id: int
+    queue: int
     expected: int
     found: int
     physical_offset: int
     size: int
 
     def __str__(self) -> str:
-        return f"consume queue {self.topic}/{self.queue_id} goes on at offset {self.expected}, not {self.found}"
+        return f"consume queue {self.topic}/{self.queue} goes on at offset {self.expected}, not {self.found}"
 
 
 @dataclass(eq=False)

@@ -87,6 +87,8 @@ class Queue:
 
     After the queue was deleted every call raises TopicNotFoundError; once it is recreated, calls use the new queue.
 
+    topic, queue  the topic's name, and the number of the queue in it
+
     Thread safety: any thread; writers take turns, readers never wait for writers.
     """
 
@@ -100,14 +102,14 @@ class Queue:
         "_refusal",
         "_topics",
         "_writer",
-        "queue_id",
+        "queue",
         "topic",
     )
 
     def __init__(
         self,
         topic: str,
-        queue_id: int,
+        queue: int,
         reader: Reader,
         offset_indexes: OffsetIndexes,
         refusal: Refusal,
@@ -115,7 +117,7 @@ class Queue:
     ) -> None:
         """Use `MessageStore.queue`. `refusal` has the reason when `writer` is None."""
         self.topic = topic
-        self.queue_id = queue_id
+        self.queue = queue
         self._log = reader.log
         self._queues = reader.queues
         self._topics = reader.topics
@@ -127,20 +129,20 @@ class Queue:
         self._consume_queue: ConsumeQueue | None = None
 
     def __repr__(self) -> str:
-        return f"<Queue {self.topic}/{self.queue_id}>"
+        return f"<Queue {self.topic}/{self.queue}>"
 
     def _resolve(self) -> ConsumeQueue | None:
         """The current consume queue; None when it has no entries yet."""
         queue = self._consume_queue
         if queue is None or queue.is_stale:
-            queue = self._consume_queue = self._queues.get(self.topic, self.queue_id)
+            queue = self._consume_queue = self._queues.get(self.topic, self.queue)
         return queue
 
     def _current(self) -> ConsumeQueue | None:
         """As `_resolve`. TopicNotFoundError: there is no such queue."""
         queue = self._resolve()
         if queue is None:
-            self._topics.require_queue(self.topic, self.queue_id)
+            self._topics.require_queue(self.topic, self.queue)
         return queue
 
     # publishing
@@ -152,14 +154,14 @@ class Queue:
             queue = self._current()
         if message.topic != self.topic:
             raise self._not_of(message.topic)
-        return (self._writer or self._require_writer()).put(message, self.queue_id, queue)
+        return (self._writer or self._require_writer()).put(message, self.queue, queue)
 
     def put_batch(self, messages: Sequence[Message]) -> PutRange:
         """Store messages of this topic, all or none: as `MessageStore.put_batch`. TopicNotFoundError."""
         queue = self._current()
         if messages and messages[0].topic != self.topic:
             raise self._not_of(messages[0].topic)
-        return (self._writer or self._require_writer()).put_batch(messages, self.queue_id, queue)
+        return (self._writer or self._require_writer()).put_batch(messages, self.queue, queue)
 
     def put_lines(
         self,
@@ -174,7 +176,7 @@ class Queue:
         if queue is None or queue.is_stale:
             queue = self._current()
         writer = self._writer or self._require_writer()
-        return writer.put_lines(self.topic, lines, self.queue_id, keys, tags, properties, queue)
+        return writer.put_lines(self.topic, lines, self.queue, keys, tags, properties, queue)
 
     def _not_of(self, topic: str) -> IllegalMessageError:
         return IllegalMessageError(f"it is of topic {topic!r}, and the queue of {self.topic!r}")
@@ -202,18 +204,18 @@ class Queue:
         be opened to tell that: ask `bounds` and `get`. TopicNotFoundError."""
         if self._consume_queue is not None:
             return None
-        if not self._queues.has_queue(self.topic, self.queue_id):
-            self._topics.require_queue(self.topic, self.queue_id)
+        if not self._queues.has_queue(self.topic, self.queue):
+            self._topics.require_queue(self.topic, self.queue)
             return QueueAtRest(0, None)
-        ends = self._queues.ends_at_rest(self.topic, self.queue_id)
+        ends = self._queues.ends_at_rest(self.topic, self.queue)
         if ends is None:
             return None
         try:
             newest = self._reader.at(ends.newest_physical)
         except ReadError:
             return None
-        slot = newest.topic, newest.queue_id, newest.queue_offset
-        if slot != (self.topic, self.queue_id, ends.max_offset - 1):
+        slot = newest.topic, newest.queue, newest.queue_offset
+        if slot != (self.topic, self.queue, ends.max_offset - 1):
             return None
         return QueueAtRest(ends.min_offset, newest.store_time_ms)
 
@@ -237,8 +239,8 @@ class Queue:
     def _absent(self, queue_offset: int) -> Exception:
         min_offset = self.bounds().min_offset
         if 0 <= queue_offset < min_offset:
-            return ExpiredMessageError(self.topic, self.queue_id, queue_offset, min_offset)
-        return MessageNotFoundError(self.topic, self.queue_id, queue_offset)
+            return ExpiredMessageError(self.topic, self.queue, queue_offset, min_offset)
+        return MessageNotFoundError(self.topic, self.queue, queue_offset)
 
     def read(self, start: int, count: int | None = None, damaged: Damaged = ignore) -> Iterator[StoredMessage]:
         """As `MessageStore.read`."""
@@ -267,7 +269,7 @@ class Queue:
         """The messages at [first, end). They are decoded together, except those that must be read singly."""
         physical_offsets = self._physical_offsets(first, end)
         while len(physical_offsets):
-            group = self._records.group(self.topic, self.queue_id, first, physical_offsets[:GROUP_ROWS])
+            group = self._records.group(self.topic, self.queue, first, physical_offsets[:GROUP_ROWS])
             if group is None:
                 break
             messages, alone, size = group
@@ -353,9 +355,7 @@ class Queue:
                 base = int(entries["physical_offset"][0]) // files.file_bytes * files.file_bytes
                 log = np.frombuffer(file_pages(files, base), np.uint8)
                 wanted = wanted or Texts(texts, any_case, log)
-                done, found = find_bodies(
-                    wanted, log, base, entries, topic, self.queue_id, first, is_ledger, HELD_BYTES
-                )
+                done, found = find_bodies(wanted, log, base, entries, topic, self.queue, first, is_ledger, HELD_BYTES)
                 rows, numbers, starts, sizes = found
                 if len(rows):
                     yield Held(first + rows, numbers, SliceColumn(log, starts, sizes))
@@ -441,7 +441,7 @@ class Queue:
 
     def stream(self) -> QueueStream:
         """The queue as one growing text: body, newline, body, newline. TopicNotFoundError."""
-        queue = self._current() or self._queues.get_or_create(self.topic, self.queue_id)
+        queue = self._current() or self._queues.get_or_create(self.topic, self.queue)
         return QueueStream(queue, self._offset_indexes.of(queue))
 
 

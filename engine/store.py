@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import heapq
+import math
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -616,24 +618,48 @@ class MessageStore:
         which are skipped. The read-ahead grows as the iteration goes on. TopicNotFoundError."""
         return self._queue(topic, queue).read(start, count, damaged)
 
+    @overload
+    def follow(
+        self,
+        topic: str,
+        queue: int | None = ...,
+        start: int | None = ...,
+        *,
+        timeout: None = ...,
+        poll_ms: int = ...,
+        damaged: Callable[[int, int], None] | None = ...,
+    ) -> Iterator[StoredMessage]: ...
+    @overload
+    def follow(
+        self,
+        topic: str,
+        queue: int | None = ...,
+        start: int | None = ...,
+        *,
+        timeout: float,
+        poll_ms: int = ...,
+        damaged: Callable[[int, int], None] | None = ...,
+    ) -> Iterator[StoredMessage | None]: ...
     def follow(
         self,
         topic: str,
         queue: int | None = None,
         start: int | None = None,
         *,
+        timeout: float | None = None,
         poll_ms: int = 100,
         damaged: Callable[[int, int], None] | None = None,
-    ) -> Iterator[StoredMessage]:
+    ) -> Iterator[StoredMessage] | Iterator[StoredMessage | None]:
         """Messages of a topic, or of one queue, as they are published; waits for more until the store is closed.
 
         `start` is a queue offset in each queue (0: from the oldest message); None: only new messages. Messages found
-        at one poll are in the order of the log. `damaged` gets queue and queue offset of each damaged message, which is
+        at one poll are in the order of the log. With `timeout` the iterator yields None each time that no message has
+        come for so many seconds, and goes on. `damaged` gets queue and queue offset of each damaged message, which is
         skipped. FOLLOW: polls every `poll_ms`. TopicNotFoundError, also when the topic is deleted during the iteration.
         """
         self.refresh()
         ends = {number: self._first_to_follow(topic, number, start) for number in self._followed(topic, queue)}
-        return self._as_they_come(topic, queue, ends, poll_ms / 1000, damaged)
+        return self._as_they_come(topic, queue, ends, timeout, poll_ms / 1000, damaged)
 
     def _followed(self, topic: str, queue: int | None) -> list[int]:
         if queue is None:
@@ -650,11 +676,14 @@ class MessageStore:
         topic: str,
         queue: int | None,
         ends: dict[int, int],
+        timeout: float | None,
         poll_seconds: float,
         damaged: Callable[[int, int], None] | None,
-    ) -> Iterator[StoredMessage]:
+    ) -> Iterator[StoredMessage | None]:
         news = _News(topic)
         unsubscribe = self.subscribe(news)
+        seconds = math.inf if timeout is None else timeout
+        end_of_wait = time.monotonic() + seconds
         try:
             while not self._closed:
                 news.clear()
@@ -667,8 +696,13 @@ class MessageStore:
                         come.append(self.read(topic, number, start, end - start, tell))
                         ends[number] = end
                 yield from heapq.merge(*come, key=attrgetter("physical_offset"))
+                left = end_of_wait - time.monotonic()
+                if not come and left > 0:
+                    news.wait(min(poll_seconds, left))
+                    continue
                 if not come:
-                    news.wait(poll_seconds)
+                    yield None
+                end_of_wait = time.monotonic() + seconds
         finally:
             unsubscribe()
 

@@ -418,7 +418,7 @@ class Filesystem:
         if inode >= MESSAGE:
             with suppress(StoreError, FilesystemError):
                 message = self._messages.message(inode)
-                path = f"{message.topic}/{message.queue_id}/{message.queue_offset:020d}"
+                path = f"{message.topic}/{message.queue}/{message.queue_offset:020d}"
         elif (node := self._inodes.nodes.get(inode)) is not None:
             path = self._inodes.pinned_name(inode) or node.path
         elif (key := self._inodes.inherited(inode)) is not None:

@@ -217,7 +217,7 @@ class LocalStore:
             except ReadError:
                 offset += file_bytes - offset % file_bytes
                 continue
-            yield Placed(message.topic, message.queue_id, message.queue_offset)
+            yield Placed(message.topic, message.queue, message.queue_offset)
             offset += message.store_size
 
     def publish_lines(self, topic: str, queue: int | None, chunks: Iterable[bytes], labels: Labels) -> None:

@@ -86,7 +86,7 @@ def seen(message: StoredMessage) -> dict[str, Any]:
     """The same of a message of ours."""
     return {
         "topic": message.topic,
-        "mq": message.queue_id,
+        "mq": message.queue,
         "mqo": message.queue_offset,
         "po": message.physical_offset,
         "size": message.store_size,

@@ -65,7 +65,7 @@ def newest_in_place(log: CommitLog, queue: ConsumeQueue) -> bool:
         message = decode_record(log.rest(entry[0]), entry[0], verify=False)
     except ReadError:
         return True  # damage of the log, which no rebuild repairs
-    if (message.topic, message.queue_id) != (queue.topic, queue.queue_id):
+    if (message.topic, message.queue) != (queue.topic, queue.queue_id):
         return message.topic != queue.topic  # multi-dispatch added another topic's record
     return message.queue_offset == queue.max_offset - 1
 
@@ -104,8 +104,8 @@ def _claimed_slots(log: CommitLog, physical_offset: int) -> Sequence[Slot]:
         return ()
     if not message.find_property(_MULTI_DISPATCH):
         return ()
-    own = (message.topic, message.queue_id)
-    return [one for one in secondary_slots(message.properties, message.queue_id) if (one.topic, one.queue_id) != own]
+    own = (message.topic, message.queue)
+    return [one for one in secondary_slots(message.properties, message.queue) if (one.topic, one.queue_id) != own]
 
 
 def _holds_secondary_slots(log: CommitLog, queue: ConsumeQueue) -> bool:

@@ -120,7 +120,7 @@ class QueueRecords:
             raise self._error_outside_log(error, slot) from None
         if matches_slot(message, slot):
             return message
-        found = f"{message.topic}/{message.queue_id}/{message.queue_offset}"
+        found = f"{message.topic}/{message.queue}/{message.queue_offset}"
         text = f"the entry of {slot.topic}/{slot.queue_id}/{slot.queue_offset} leads to {found}"
         raise DamagedRecordError(message.physical_offset, text)
 

@@ -67,7 +67,7 @@ class QueuesFromLog:
             try:
                 return self._put(found)
             except QueueGapError as gap:
-                self._fill_gap(self._queues.get_or_create(gap.topic, gap.queue_id), gap, losses)
+                self._fill_gap(self._queues.get_or_create(gap.topic, gap.queue), gap, losses)
 
     def _put(self, found: ScannedRecords) -> list[tuple[str, int]]:
         appended = []
@@ -82,7 +82,7 @@ class QueuesFromLog:
         """Append entries for lost records that lead into the damaged range, so that they read as damaged."""
         entries = np.zeros(gap.found - gap.expected, ENTRY)
         entries["physical_offset"], entries["size"] = self._lost_range(queue, gap, losses.damaged)
-        losses.keep(gap.topic, gap.queue_id, gap.expected, entries)
+        losses.keep(gap.topic, gap.queue, gap.expected, entries)
         queue.append(queue.max_offset, entries)
 
     def _lost_range(self, queue: ConsumeQueue, gap: QueueGapError, damaged: Sequence[DamagedRange]) -> tuple[int, int]:

@@ -463,14 +463,14 @@ class LogScan:
     def _may_lack_entry(self, message: StoredMessage) -> bool:
         if self._evidence.reaches_beyond(message.physical_offset):
             return False
-        slot = (message.topic, message.queue_id, message.queue_offset)
+        slot = (message.topic, message.queue, message.queue_offset)
         return not is_queued(message.sys_flag) or self._evidence.lacks_entry(*slot)
 
     def _went_on(self, message: StoredMessage) -> bool:
         """Whether a record was written after the damage, and is not left from before a truncation."""
         if self._evidence.is_clean or message.store_time_ms >= self._latest_ms:
             return True
-        return 0 < message.queue_offset == self._sequence.expected(message.topic, message.queue_id)
+        return 0 < message.queue_offset == self._sequence.expected(message.topic, message.queue)
 
     def _lacks_its_head(self, start: int) -> bool:
         """Whether an unpublished batch begins at `start`: its writer died before it wrote the first 8 bytes.
@@ -516,7 +516,7 @@ class LogScan:
             return True
         physical_offset = message.physical_offset
         lost_bytes = self._lost_bytes + physical_offset - damage_start
-        return self._sequence.fits(message.topic, message.queue_id, message.queue_offset, physical_offset, lost_bytes)
+        return self._sequence.fits(message.topic, message.queue, message.queue_offset, physical_offset, lost_bytes)
 
     def _note_moved(self, start: int) -> None:
         """Note the records from `start` on whose topic or queue id is damaged, which no checksum covers. Such a record
@@ -554,7 +554,7 @@ class LogScan:
         size, message = self._evidence.size_at(physical_offset), self._record_at(physical_offset)
         if message is None or (message.store_size, message.queue_offset) != (size, slot.queue_offset):
             return False
-        own = Slot(message.topic, message.queue_id, message.queue_offset)
+        own = Slot(message.topic, message.queue, message.queue_offset)
         if matches_slot(message, slot) or self._evidence.physical_offset_of(*own) == physical_offset:
             return False
         if self._is_lost(physical_offset):

@@ -172,13 +172,13 @@ class Reader(KeyReader):
                 yield slots[~self._are_anothers(topic, slots), :2]
                 shown = [one for start in offsets[alone].tolist() for one in self._shown(start)]
                 inside = [
-                    (one.queue_id, one.queue_offset) for one in shown if one.topic == topic and carries_key(one, key)
+                    (one.queue, one.queue_offset) for one in shown if one.topic == topic and carries_key(one, key)
                 ]
                 yield np.array(inside, np.int64).reshape(-1, 2)
 
     def _is_led_to(self, message: StoredMessage) -> bool:
         """Whether the message is in a queue, and its queue entry does not refer to another record."""
-        row = message.queue_id, message.queue_offset, message.physical_offset
+        row = message.queue, message.queue_offset, message.physical_offset
         return is_queued(message.sys_flag) and not self._is_anothers(message.topic, *row)
 
     def _is_anothers(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> bool:

@@ -80,14 +80,14 @@ def inner_count(properties: Mapping[str, str], queue_offset: int) -> int:
 
 def matches_slot(message: StoredMessage, slot: Slot) -> bool:
     """Whether `slot` is the record's own slot, a slot of its inner batch, or one of its secondary slots."""
-    if (message.topic, message.queue_id) == slot[:2]:
+    if (message.topic, message.queue) == slot[:2]:
         number = slot.queue_offset - message.queue_offset
         if number == 0:
             return True
         if message.sys_flag & INNER_BATCH and 0 < number < inner_count(message.properties, message.queue_offset):
             return True
     return bool(message.find_property(MULTI_DISPATCH.encode())) and (
-        slot in secondary_slots(message.properties, message.queue_id)
+        slot in secondary_slots(message.properties, message.queue)
     )
 
 

@@ -63,7 +63,7 @@ class AppendFile(Node):
 
     @property
     def path(self) -> str:
-        folder = self._topic if self._queue is None else f"{self._topic}/{self._queue.queue_id}"
+        folder = self._topic if self._queue is None else f"{self._topic}/{self._queue.queue}"
         return f"{folder}/{from_name(self.name)}"
 
     def attributes(self) -> Attributes:

@@ -63,7 +63,7 @@ def register_links(context: Context, messages: MessageFiles) -> None:
 def look_up_queue_link(context: Context, queue: Queue, name: bytes) -> Attributes:
     """Attributes of `@first`, `@last`, `@<time>`; ENOENT for other names, or if there is no such message."""
     queue_offset = _queue_offset(queue, name)
-    key = NodeKey(QueueLink, queue.topic, queue.queue_id, queue_offset)
+    key = NodeKey(QueueLink, queue.topic, queue.queue, queue_offset)
     link = context.inodes.named(key, lambda: QueueLink(context, queue_offset), is_made_up=True)
     return link.attributes()
 

@@ -73,7 +73,7 @@ class Tree:
 
     def queue(self, queue: Queue) -> Node:
         return self.context.inodes.named(
-            NodeKey(QueueDirectory, queue.topic, queue.queue_id), lambda: QueueDirectory(self, queue)
+            NodeKey(QueueDirectory, queue.topic, queue.queue), lambda: QueueDirectory(self, queue)
         )
 
     def keys(self, topic: str) -> Node:
@@ -98,7 +98,7 @@ class Tree:
         else:
             node.shown_inode = self.streams.shown_inode(topic, queue)
         detail = (name.decode("latin-1"), node.shown_inode)
-        queue_id = None if queue is None else queue.queue_id
+        queue_id = None if queue is None else queue.queue
         self.context.inodes.add(node, NodeKey(AppendFile, topic, queue_id, detail), is_made_up=True)
         return node.attributes()
 
@@ -131,7 +131,7 @@ class Tree:
     def _must_exist(self, topic: str, queue: Queue | None) -> None:
         """ENOENT for a topic or queue that was deleted while the kernel knew it: publishing would make it again."""
         store = self.context.store
-        if not (store.has_topic(topic) if queue is None else store.has_queue(topic, queue.queue_id)):
+        if not (store.has_topic(topic) if queue is None else store.has_queue(topic, queue.queue)):
             raise not_found()
 
     def listed_append(self, topic: str, queue: Queue | None) -> Attributes:
@@ -363,7 +363,7 @@ class QueueDirectory(Directory):
 
     @property
     def path(self) -> str:
-        return f"{self._queue.topic}/{self._queue.queue_id}"
+        return f"{self._queue.topic}/{self._queue.queue}"
 
     def attributes(self) -> Attributes:
         newest_ms = newest_store_time_ms(self._queue)
@@ -380,7 +380,7 @@ class QueueDirectory(Directory):
         if name[:1] == b"@":
             return look_up_queue_link(self._context, self._queue, name)
         if name == DROP:
-            return self._tree.drops.look_up(self._queue.topic, self._queue.queue_id)
+            return self._tree.drops.look_up(self._queue.topic, self._queue.queue)
         return self._context.absence(name)
 
     def opendir(self) -> tuple[Listing, OpenedDirectory]:

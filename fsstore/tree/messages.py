@@ -262,5 +262,5 @@ class MessageFiles:
 
 
 def _target(message: StoredMessage, inode: int) -> bytes:
-    target = b"../%d/%s" % (message.queue_id, offset_name(message.queue_offset))
+    target = b"../%d/%s" % (message.queue, offset_name(message.queue_offset))
     return target if inode >= KEY_LINK else b"../" + target

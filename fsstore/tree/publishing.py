@@ -255,7 +255,7 @@ class Publisher:
 
     @property
     def _target(self) -> str:
-        return self._topic if self._queue is None else f"{self._topic}/{self._queue.queue_id}"
+        return self._topic if self._queue is None else f"{self._topic}/{self._queue.queue}"
 
     def release(self) -> None:
         """Free the memory of a closed handle."""

@@ -65,7 +65,7 @@ class Origin(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int | None]:
-        return self.topic, None if self.queue is None else self.queue.queue_id
+        return self.topic, None if self.queue is None else self.queue.queue
 
     def stream(self) -> QueueStream:
         """The stream as it begins now. TopicNotFoundError; SlowWork while a topic's queues are merged."""
@@ -359,7 +359,7 @@ class StreamTable:
     def look_up(self, topic: str, queue: Queue | None) -> Attributes:
         """Attributes of a stream as it begins now. SlowWork while its size is computed."""
         state = self._context.store.state_of_topic(topic)
-        known = self._shown_in(IdleStream, state, (topic, None if queue is None else queue.queue_id))
+        known = self._shown_in(IdleStream, state, (topic, None if queue is None else queue.queue))
         if known is not None:
             return known
         file, seen = self._file(Origin(self._context.store, topic, queue))
@@ -412,7 +412,7 @@ class StreamTable:
         stat. A queue at rest stays closed, and its stream is listed by its name only."""
         at_rest = queue.at_rest()
         if at_rest is not None:
-            shown_inode = shown_stream_inode(topic, queue.queue_id, at_rest.min_offset)
+            shown_inode = shown_stream_inode(topic, queue.queue, at_rest.min_offset)
             return self._context.attribute_factory.name_of_file(shown_inode)
         file, seen = self._file(Origin(self._context.store, topic, queue))
         return file.described(seen.newest_ms) if file.is_summed else file.undescribed()
@@ -421,7 +421,7 @@ class StreamTable:
         """The number that stat shows for a stream as it begins now."""
         if queue is None:
             return shown_stream_inode(topic, None, 0)
-        return shown_stream_inode(topic, queue.queue_id, queue.bounds().min_offset)
+        return shown_stream_inode(topic, queue.queue, queue.bounds().min_offset)
 
     def _file(self, origin: Origin) -> tuple[StreamFile, Seen]:
         """The file to show, and the stream as it is now, measured if that is quick and the stream is idle."""

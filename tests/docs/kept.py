@@ -69,8 +69,10 @@ def names_of_the_api() -> dict[str, str]:
         if line.startswith("### "):
             heading = line.removeprefix("### ")
             found[heading] = "name"
-        elif member := re.match(r"(?:\*\*`|\| `)(\w+)", line):
+        elif member := re.match(r"\*\*`(\w+)", line):
             found[f"{heading}.{member[1]}"] = "member"
+        elif row := re.match(r"\| (`.*?`) \|", line):
+            found |= {f"{heading}.{name}": "member" for name in re.findall(r"`(\w+)`", row[1])}
     return found
 
 

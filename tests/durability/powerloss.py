@@ -122,7 +122,7 @@ class Ledger:
                 self._seen[topic, queue] = end
 
     def _take(self, message: StoredMessage) -> None:
-        place = (message.topic, message.queue_id, message.queue_offset)
+        place = (message.topic, message.queue, message.queue_offset)
         end = message.physical_offset + message.store_size
         self.sent[place] = Sent(bytes(message.stored_body), message.physical_offset, end, tuple(message.keys))
 

@@ -91,7 +91,7 @@ def require_all_but(store: MessageStore, lost_topic: str, lost: int) -> None:
                     assert bytes(store.get(topic, queue, at).body) == body_of(number)
                     message = store.newest_with_key(topic, f"K{number}")
                     assert message is not None
-                    assert (message.queue_id, message.queue_offset, bytes(message.body)) == (queue, at, body_of(number))
+                    assert (message.queue, message.queue_offset, bytes(message.body)) == (queue, at, body_of(number))
     with pytest.raises(DamagedRecordError):
         store.get(lost_topic, lost % QUEUES, lost // QUEUES)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -103,3 +104,18 @@ def test_what_a_store_and_a_queue_print(tmp_path: Path) -> None:
         store.create_topic("orders", 1)
         assert repr(store.queue("orders", 0)) == "<Queue orders/0>"
     assert repr(store).endswith(", closed>")
+
+
+def test_a_timeout_is_none_and_the_follower_goes_on(store: MessageStore) -> None:
+    store.put(Message("orders", b"0"), queue=0)
+    news = store.follow("orders", start=0, timeout=0.02)
+    first = next(news)
+    assert first is not None
+    assert bytes(first.body) == b"0"
+    began = time.monotonic()
+    assert [next(news), next(news)] == [None, None]
+    assert 0.04 <= time.monotonic() - began < 20
+    store.put(Message("orders", b"1"), queue=0)
+    second = next(one for one in news if one is not None)
+    assert bytes(second.body) == b"1"
+    assert next(store.follow("orders", timeout=0)) is None

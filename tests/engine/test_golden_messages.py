@@ -50,7 +50,7 @@ def snapshot(path: Path) -> dict[str, tuple[int, bytes]]:
 def expected_fields(line: dict[str, Any]) -> dict[str, Any]:
     return {
         "topic": line["topic"],
-        "queue_id": line["queueId"],
+        "queue": line["queueId"],
         "queue_offset": line["queueOffset"],
         "physical_offset": line["physicalOffset"],
         "store_size": line["storeSize"],

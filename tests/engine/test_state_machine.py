@@ -162,7 +162,7 @@ class StoreMachine(RuleBasedStateMachine):
             for key in ("k0", "k1", "k2"):
                 expected = [place[1:3] for place in self.order if place[0] == topic and key in place[3]]
                 if store.has_queue(topic, 0) and not self._index_lags(store):
-                    hits = [(one.queue_id, one.queue_offset) for one in store.query(topic, key, 10_000)]
+                    hits = [(one.queue, one.queue_offset) for one in store.query(topic, key, 10_000)]
                     assert hits == expected[::-1]
 
     @staticmethod

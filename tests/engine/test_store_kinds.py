@@ -572,7 +572,7 @@ def require_inner(store: MessageStore, sent: list[Message], first: int, place: C
         assert (message.queue_offset, message.flag, message.sys_flag) == (number, item.flag, 0xC0)
         assert (message.keys, message.tags, message.properties["n"]) == (list(item.keys), "t", str(number))
         assert message.physical_offset == place(number)
-        assert (message.topic, message.queue_id, message.reconsume_times) == ("va-bcq", 0, 0)
+        assert (message.topic, message.queue, message.reconsume_times) == ("va-bcq", 0, 0)
         again = store.at(message.place)
         assert (again.queue_offset, bytes(again.body)) == (number, item.body)
         found = store.newest_with_key("va-bcq", f"I{number}")

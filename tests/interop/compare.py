@@ -33,7 +33,7 @@ def message_fields(message: StoredMessage) -> dict[str, Any]:
     """A message of ours in the driver's words (Records.java, decoded)."""
     return {
         "topic": message.topic,
-        "queue": message.queue_id,
+        "queue": message.queue,
         "queue_offset": message.queue_offset,
         "physical_offset": message.physical_offset,
         "store_size": message.store_size,

@@ -93,7 +93,7 @@ def compare_unqueued(tally: Tally, puts: list[Put], results: list[dict[str, Any]
                 [put.topic, put.queue, put.flag, put.born_time_ms, result["store_time_ms"], dict(put.properties)],
                 [
                     message.topic,
-                    message.queue_id,
+                    message.queue,
                     message.flag,
                     message.born_time_ms,
                     message.store_time_ms,
@@ -153,7 +153,7 @@ def compare_acknowledged(tally: Tally, puts: list[Put], acknowledged: list[dict[
             tally.expect(
                 f"acknowledged message {index} at {physical_offset}",
                 [message.flag, message.queue, result["store_time_ms"]],
-                [stored.flag, int(stored.properties.get("REAL_QID", stored.queue_id)), stored.store_time_ms],
+                [stored.flag, int(stored.properties.get("REAL_QID", stored.queue)), stored.store_time_ms],
             )
             if message.compress is None:
                 tally.expect("its body", message.body, bytes(stored.body))

@@ -68,7 +68,7 @@ cdef bint read_fields(StoredMessage message, int64_t room) noexcept:
     message.store_size = get_i32(at)
     message._magic = get_i32(at + MAGIC_AT)
     message.body_crc = get_i32(at + BODY_CRC_AT)
-    message.queue_id = get_i32(at + QUEUE_ID_AT)
+    message.queue = get_i32(at + QUEUE_ID_AT)
     message.flag = get_i32(at + FLAG_AT)
     message.queue_offset = get_i64(at + QUEUE_OFFSET_AT)
     message.physical_offset = get_i64(at + PHYSICAL_OFFSET_AT)
@@ -204,7 +204,7 @@ def is_wrapper(StoredMessage message not None):
 
 
 cdef inline bint stands(StoredMessage message, bytes name, int64_t queue_id, int64_t queue_offset) noexcept:
-    return message.queue_offset == queue_offset and message.queue_id == queue_id and is_alone_of(message, name)
+    return message.queue_offset == queue_offset and message.queue == queue_id and is_alone_of(message, name)
 
 
 cdef inline Value topic_of(StoredMessage message) noexcept:
@@ -334,9 +334,9 @@ cdef class MessagesWithKey:
     cdef bint is_led_to(self, StoredMessage message) except -1:
         """Whether an entry of its queue leads to a message. No queue is opened for it, and no file of one is mapped: most
         of a hundred thousand are closed, or evicted. ReadError."""
-        cdef QueueEnd queue = self.reader._queues.get((self.topic, message.queue_id))
+        cdef QueueEnd queue = self.reader._queues.get((self.topic, message.queue))
         if queue is None or not queue.is_mapped(message.queue_offset):
-            return self.reader._is_on_disk(self.topic, message.queue_id, message.queue_offset, message.physical_offset)
+            return self.reader._is_on_disk(self.topic, message.queue, message.queue_offset, message.physical_offset)
         return (
             queue.has(message.queue_offset)
             and queue.stored(message.queue_offset).physical_offset == message.physical_offset
@@ -420,6 +420,18 @@ cdef class StoredMessage:
 
     It keeps the mapped page under it alive; `copy_body` gives a copy that outlives the store.
     Thread safety: any thread may read it.
+
+    topic, queue, queue_offset   where it stands: name of the topic, number of the queue, number in the queue
+    physical_offset, store_size  where its record begins in the commit log, and how long it is, in bytes
+    store_time_ms, born_time_ms  when it was stored, and made by its producer: milliseconds since 1970, UTC
+    store_host, born_host        the broker or mount that stored it, and its producer: a Host each
+    keys, tags, unique_key       the property KEYS split at spaces, TAGS, UNIQ_KEY; empty: it has none
+    msg_id                       upper-case hex of store host and physical offset, RocketMQ's name for it
+    flag                         a number of the producer's, without a meaning here
+    sys_flag                     bits: compression, transaction, batch, IPv6 hosts (docs/format.md, 2)
+    body_crc                     CRC-32 of the stored body, its lower 31 bits
+    reconsume_times              how often a consumer group gave it back
+    prepared_transaction_offset  physical offset of the prepared message that it commits or rolls back
     """
 
     cdef Pages _pages
@@ -427,7 +439,7 @@ cdef class StoredMessage:
     cdef readonly int32_t store_size
     cdef int32_t _magic
     cdef readonly int32_t body_crc
-    cdef readonly int32_t queue_id
+    cdef readonly int32_t queue
     cdef readonly int32_t flag
     cdef readonly int64_t queue_offset
     cdef readonly int64_t physical_offset
@@ -482,7 +494,7 @@ cdef class StoredMessage:
     def header(self):
         """All fixed fields as stored."""
         return RecordHeader(
-            self.store_size, self._magic, self.body_crc, self.queue_id, self.flag, self.queue_offset,
+            self.store_size, self._magic, self.body_crc, self.queue, self.flag, self.queue_offset,
             self.physical_offset, self.sys_flag, self.born_time_ms,
             self._bytes(BORN_HOST_AT, self._store_host - 8), self.store_time_ms,
             self._bytes(self._store_host, self._after_hosts), self.reconsume_times,
@@ -593,7 +605,7 @@ cdef class StoredMessage:
         return message_id(self._bytes(self._store_host, self._after_hosts), self.physical_offset)
 
     def __repr__(self):
-        place = f"{self.topic}/{self.queue_id}/{self.queue_offset}"
+        place = f"{self.topic}/{self.queue}/{self.queue_offset}"
         return f"StoredMessage({place} at {self.physical_offset}, {self._body_bytes} body bytes)"
 
 

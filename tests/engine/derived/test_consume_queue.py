@@ -119,7 +119,7 @@ def test_a_gap_is_an_error_that_names_the_queue(open_queue: Opener) -> None:
     queue.append(0, entries_of([0, 10]))
     with pytest.raises(QueueGapError) as caught:
         queue.append(3, entries_of([30]))
-    assert (caught.value.topic, caught.value.queue_id, caught.value.expected, caught.value.found) == ("orders", 3, 2, 3)
+    assert (caught.value.topic, caught.value.queue, caught.value.expected, caught.value.found) == ("orders", 3, 2, 3)
     assert queue.max_offset == 2
 
 

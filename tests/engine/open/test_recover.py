@@ -42,7 +42,7 @@ def require_filled(store: MessageStore, count: int = 300, lost: frozenset[int] =
             continue
         assert bytes(store.get("T", queue, queue_offset).body) == b"body-%d" % number
         found = store.query("T", f"key-{number}")
-        assert [(one.queue_id, one.queue_offset) for one in found] == [(queue, queue_offset)]
+        assert [(one.queue, one.queue_offset) for one in found] == [(queue, queue_offset)]
     assert [store.bounds("T", queue).max_offset for queue in range(3)] == [
         -(-(count - queue) // 3) for queue in range(3)
     ]

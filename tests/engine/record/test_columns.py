@@ -69,7 +69,7 @@ def test_columns_are_the_messages(stored: list[Message], chance: st.DataObject) 
     for name in ("queue_offset", "physical_offset", "store_size", "store_time_ms", "sys_flag", "body_size"):
         assert headers[name].tolist() == [getattr(message, name) for message in read]
     assert sizes_at(log, *positions) == ([one.store_size for one in read], [one.body_size for one in read])
-    assert records.queue_ids.tolist() == [message.queue_id for message in read]
+    assert records.queue_ids.tolist() == [message.queue for message in read]
     good, bodies = read_bodies(records, LIMIT)
     assert good.all()
     assert [bodies[row] for row in range(len(bodies))] == [bytes(message.body) for message in read]

@@ -82,7 +82,7 @@ def test_parts_of_a_record_are_views_as_slices_of_it_are() -> None:
 def test_the_worked_example_is_read_field_by_field() -> None:
     message = decode_record(memoryview(EXAMPLE + b"what follows"), 1048576)
     assert bytes(message.body) == bytes(message.stored_body) == b"Hello RocketMQ"
-    assert (message.topic, message.queue_id, message.queue_offset, message.store_size) == ("TopicTest", 1, 5, 170)
+    assert (message.topic, message.queue, message.queue_offset, message.store_size) == ("TopicTest", 1, 5, 170)
     assert (message.physical_offset, message.physical_end) == (1048576, 1048746)
     assert (message.flag, message.sys_flag, message.reconsume_times, message.prepared_transaction_offset) == (
         0,
@@ -113,7 +113,7 @@ def test_a_message_comes_back_as_it_was(message: Message, queue_offset: int, phy
     record = encoder.encode(message, 7, now_ms=11)
     record.place(queue_offset, physical_offset, 22)
     read = decode_record(memoryview(record.buffer), physical_offset)
-    assert (read.topic, bytes(read.body), read.queue_id) == (message.topic, message.body, 7)
+    assert (read.topic, bytes(read.body), read.queue) == (message.topic, message.body, 7)
     assert (read.queue_offset, read.physical_offset, read.store_time_ms) == (queue_offset, physical_offset, 22)
     assert (read.keys, read.tags) == (list(message.keys), message.tags)
     assert read.properties.items() >= {name: value for name, value in message.properties.items() if value}.items()
@@ -179,7 +179,7 @@ def check_golden(log: tuple[int, bytes], line: dict[str, object]) -> None:
     read = decode_record(raw, offset)
     found = {
         "topic": read.topic,
-        "queueId": read.queue_id,
+        "queueId": read.queue,
         "queueOffset": read.queue_offset,
         "storeSize": read.store_size,
         "magic": read.header.magic,
@@ -213,7 +213,7 @@ def check_golden(log: tuple[int, bytes], line: dict[str, object]) -> None:
             reconsume_times=read.reconsume_times,
             prepared_transaction_offset=read.prepared_transaction_offset,
         ),
-        read.queue_id,
+        read.queue,
         0,
     )
     again.place(read.queue_offset, offset, read.store_time_ms)
