@@ -504,19 +504,19 @@ class _Requester(_Connection):
 
     @property
     def events(self) -> int:
-        return selectors.EVENT_WRITE if self._pending else selectors.EVENT_READ  # one answer at a time
+        return selectors.EVENT_WRITE if self._pending or self._commands else selectors.EVENT_READ
 
     def received(self, data: bytes) -> None:
         self._commands += self._decoder.feed(data)
         self.send()
 
     def send(self) -> None:
-        while self._pending or self._commands:
-            if not self._pending:
-                command = self._commands.popleft()
-                self._pending = [] if command.is_answer else [self._answers.to(command)]
-            if self._pending and not self._push():
-                return
+        """One answer, or the rest of it: the other connections have their turn before the next one."""
+        if not self._pending and self._commands:
+            command = self._commands.popleft()
+            self._pending = [] if command.is_answer else [self._answers.to(command)]
+        if self._pending:
+            self._push()
 
     def tick(self, now: float) -> None:
         if now - max(self.heard_s, self.wrote_s) > IDLE_SECONDS:

@@ -34,8 +34,10 @@ from engine import (
     with_options,
 )
 from engine.replication import master as master_module
+from engine.replication.answers import Answers
 from engine.replication.remoting import Command, CommandDecoder, RemotingClient, Request
 from tests.engine.replication.replicas import (
+    LIMIT_SECONDS,
     MASTER,
     figures,
     log_of,
@@ -493,6 +495,25 @@ def test_a_client_that_asks_much_and_reads_nothing_is_answered_one_at_a_time(tmp
             assert other.facts().log_end == store.physical_end
         assert store._master is not None
         assert max(len(one._pending) for one in store._master._requesters) <= 1
+
+
+def test_a_client_that_asks_much_leaves_the_others_their_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered: list[int] = []
+    original, both_have_asked = Answers.to, threading.Event()
+
+    def to(answers: Answers, command: Command) -> bytes:
+        both_have_asked.wait(LIMIT_SECONDS)
+        answered.append(command.code)
+        return original(answers, command)
+
+    monkeypatch.setattr(Answers, "to", to)
+    with serving(tmp_path / "store") as store, socket.create_connection(ports(store)[1]) as client:
+        client.sendall(Command(45, 1).encode() * 300)
+        with socket.create_connection(ports(store)[1]) as other:
+            other.sendall(Command(26, 1).encode())
+            both_have_asked.set()
+            assert other.recv(1)
+    assert answered.index(26) < 300
 
 
 # options
