@@ -312,7 +312,7 @@ def _refuse_master(options: Set[str]) -> None:
     from engine import MASTER_NAMES
 
     if named := sorted(options & {*MASTER_NAMES}):
-        raise CommandError(f"-o {', '.join(named)}: only a mount serves replicas", "mountctl mount", os.EX_USAGE)
+        raise CommandError(f"-o {', '.join(named)}: only mount and replicate serve replicas", "", os.EX_USAGE)
 
 
 def parse_size(text: str) -> int:

@@ -102,7 +102,7 @@ COPIED_SETTINGS = (
 )
 """Settings of the master that a new copy takes over: with them, a broker with the master's broker.conf can open it."""
 
-NO_REMOTING = "topics and groups, and a log that does not begin at 0: the master's --remoting is not known"
+NO_REMOTING = "topics and groups: the master's --remoting is not known"
 
 log = logging.getLogger(__name__)
 
@@ -128,11 +128,13 @@ def replicate(
     started: Callable[[], None] = lambda: None,
 ) -> None:
     """Keep the store at `path` a copy of its master until `stopping` is set. It is made if nothing is there, with the
-    master's sizes of files. `started` is called once it is open.
+    master's sizes of files. `started` is called once it is open. With `config.master` it serves replicas of its own.
 
     MasterRefusedError: the master's log does not continue the copy; RemotingError, ProtocolError, OSError: it did not
-    answer before the copy was made; OpenError, FlushFailedError.
+    answer before the copy was made; OptionError, OpenError, FlushFailedError.
     """
+    if config.master is not None and config.master.sync:
+        raise OptionError("brokerRole", "nobody publishes to a copy, so nothing waits for its replicas: ASYNC_MASTER")
     layout = layout_of(store_root(path), config)
     known = read_replica_note(layout.replica_note)
     if known is not None:
@@ -143,7 +145,7 @@ def replicate(
         _require_sizes(config, settings)
     else:
         settings = {}
-    config = replace(with_options(config, settings), mode=OpenMode.WRITE, is_replica=True, master=None)
+    config = replace(with_options(config, settings), mode=OpenMode.WRITE, is_replica=True)
     with ExitStack() as stack:
         store = stack.enter_context(MessageStore.open(path, config, create=True))
         replica = _Replica(store, layout, options, known or ReplicaNote(settings=settings))
@@ -236,14 +238,46 @@ class _Replica:
         if facts is not None:
             self._require_same_broker(facts)
         self.tell(connections=self._note.connections + 1)
+        has_controller = self.options.has_controller if facts is None else facts.has_controller
+        if facts is not None:
+            log_begin = facts.log_begin
+        else:
+            log_begin = 0 if has_controller or self.receiver.end else self._find_begin()
+        with self._connection() as connection:
+            _Session(connection, self, log_begin, has_controller).run(stopping)
+
+    def _connection(self) -> socket.socket:
         try:
             connection = socket.create_connection(self.options.master, self.options.silence_seconds)
         except OSError as error:
             raise ConnectionEndedError(self.peer, f"it can't be made: {error.strerror or error}") from error
-        with connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            has_controller = self.options.has_controller if facts is None else facts.has_controller
-            _Session(connection, self, 0 if facts is None else facts.log_begin, has_controller).run(stopping)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def _find_begin(self) -> int:
+        """Physical offset at which the log begins of a master that can't be asked. It answers a request for what it has
+        with bytes, for anything else with heartbeats, and 0 with its newest file. ReplicationError, OSError."""
+        if self._answer_to(FIRST_BYTE).data or not (newest := self._answer_to(0)).data:
+            return 0
+        file_bytes = self.store.sizes.commit_log_bytes
+        missing, there = 0, newest.physical_offset // file_bytes
+        while there - missing > 1:
+            middle = (missing + there) // 2
+            if self._answer_to(middle * file_bytes).data:
+                there = middle
+            else:
+                missing = middle
+        return there * file_bytes
+
+    def _answer_to(self, request: int) -> Frame:
+        """The first frame of a connection. ReplicationError, OSError."""
+        decoder, deadline = FrameDecoder(self.peer), time.monotonic() + self.options.silence_seconds
+        with self._connection() as connection:
+            connection.sendall(encode_report(request))
+            while (data := connection.recv(RECEIVE_BYTES)) and time.monotonic() < deadline:
+                if found := decoder.feed(data):
+                    return found[0]
+        raise ConnectionEndedError(self.peer, f"there was no answer to a request for the log from {request} on")
 
     def _require_same_broker(self, facts: BrokerFacts) -> None:
         """MasterRefusedError: another broker answers, or its log does not continue the copy. ProtocolError."""
@@ -413,7 +447,7 @@ class _Session:
         self._replica.require_no_gap()
         if now - self._heard_at >= silence:
             raise ConnectionEndedError(self._peer, f"it was silent for {silence:g} s")
-        if self._has_log and not self._is_compared and now - self._began_at >= silence:
+        if self._begin > FIRST_BYTE and not self._is_compared and now - self._began_at >= silence:
             raise ConnectionEndedError(self._peer, f"in {silence:g} s it sent nothing from {self._begin} on")
         if now - self._reported_at >= self._options.heartbeat_seconds:
             self._report(self._receiver.end if self._is_compared else self._begin)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from engine import ReplicaOptions, StoreConfig, begin_again, parse_address, replicate
+from engine import MASTER_NAMES, ReplicaOptions, StoreConfig, begin_again, parse_address, replicate
 from mountctl.daemon import tell_systemd
 from mountctl.errors import CommandError
 from mountctl.log_file import log_to_stderr
@@ -34,7 +34,7 @@ _INTERVALS = {"haSendHeartbeatInterval": "heartbeat_seconds", "haHousekeepingInt
 @click.option("--remoting", metavar="HOST:PORT", help="The broker's listenPort; else its replication's port less 1.")
 @click.option("--begin-again", "is_begun_again", is_flag=True, help="Set the old copy aside, and make a new one.")
 @click.option("--while-mounted", type=Path, hidden=True)  # of `mountctl mount --replicate`
-@partial(takes_settings, own=frozenset((MASTER, CONTROLLER, *_INTERVALS)))
+@partial(takes_settings, own=frozenset((MASTER, CONTROLLER, *_INTERVALS, *MASTER_NAMES)))
 def command(
     places: tuple[str, ...],
     remoting: str | None,
@@ -46,7 +46,8 @@ def command(
 
     An empty or missing STORE is made, with the broker's sizes. `mountctl mount --follow STORE` shows it meanwhile. What
     is acknowledged to the broker is on this disk. --remoting none does without topics and groups; tell it then by -o
-    enableControllerMode=true that the broker has a controller.
+    enableControllerMode=true that the broker has a controller. To serve replicas of the copy: -o
+    brokerRole=ASYNC_MASTER,haListenPort=PORT.
 
     \b
     Examples:

@@ -56,7 +56,7 @@ def test_two_mounts_publish_here_and_read_there(site: Site, tmp_path: Path) -> N
 def test_no_other_verb_serves_replicas(store: Path, verb: str) -> None:
     done = mountctl(verb, "-o", "brokerRole=ASYNC_MASTER", store, *(["orders", "x"] if verb == "put" else []))
     assert done.returncode == os.EX_USAGE
-    assert "-o brokerRole: only a mount serves replicas" in done.stderr
+    assert "-o brokerRole: only mount and replicate serve replicas" in done.stderr
 
 
 @pytest.mark.parametrize("how", ["--read-only", "--follow"])

@@ -15,6 +15,7 @@ import pytest
 
 from engine import Message, MessageStore, OpenMode, StoreConfig
 from tests.engine.replication.masters import ScriptedMaster
+from tests.engine.replication.replicas import free_port
 from tests.engine.replication.test_replica import bytes_below, content, log_of, publish, require_equal
 from tests.engine.replication.test_replica import master as master
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, mountctl, succeed
@@ -104,8 +105,8 @@ def test_begin(master: ScriptedMaster, site: Site) -> None:
 
 def test_settings(master: ScriptedMaster, site: Site, tmp_path: Path) -> None:
     """1.4 Topics, group offsets, subscription groups and delay offsets are in `config/` as the master has them, and are
-    asked for every 5 s. With `--remoting none` they are not: status says so, the size of files comes from `-o
-    mappedFileSizeCommitLog`, and the log has to begin at 0."""
+    asked for every 5 s. With `--remoting none` they are not: status says so, and the size of files comes from `-o
+    mappedFileSizeCommitLog`."""
     publish(master.store, 20)
     master.store.commit_offset("group", "topic-0", 0, 2)
     (master.folder / "config/subscriptionGroup.json").write_text('{"subscriptionGroupTable":{}}')
@@ -314,3 +315,22 @@ def test_both(master: ScriptedMaster, site: Site) -> None:
     new = site.store.with_name("new")
     done = mountctl("mount", "--log-file", site.log, "--replicate", address, new, site.mountpoint)
     assert (done.returncode, "did not start: see" in done.stderr) == (75, True), done.stderr
+
+
+def test_served_on(master: ScriptedMaster, site: Site, tmp_path: Path) -> None:
+    """1.15 `mountctl replicate -o brokerRole=ASYNC_MASTER,haListenPort=PORT` serves the copy to replicas of its own, as
+    a mount does its store (5.1 to 5.4, 5.9)."""
+    port, last = free_port(), tmp_path / "last"
+    publish(master.store, 200)
+    make(master, site.store)
+    with replica(master, site.store, "-o", f"brokerRole=ASYNC_MASTER,haListenPort={port}"):
+        words = [sys.executable, "-m", "mountctl", "replicate", f"127.0.0.1:{port}", str(last)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+            publish(master.store, 50, "later")
+            end = master.store.physical_end
+            note = last / "fsstore/replica.json"
+            eventually(lambda: note.exists() and replica_of(last)["physical_end"] == end, "the last copy's end")
+            process.terminate()
+    require_equal(master, last)
+    done = mountctl(*words_of(master, site.store, "-o", f"brokerRole=SYNC_MASTER,haListenPort={port}"))
+    assert (done.returncode, "nothing waits for its replicas" in done.stderr) == (64, True), done.stderr

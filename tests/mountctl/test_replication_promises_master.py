@@ -20,6 +20,7 @@ import pytest
 from engine import RemotingError
 from engine.replication.address import Address
 from engine.replication.remoting import RemotingClient, Request
+from tests.durability.powerpair import cut_power
 from tests.engine.replication.replicas import ScriptedReplica, free_port, log_of
 from tests.mount.test_outlives import APPENDING, kill, opened
 from tests.mountctl.conftest import Site, eventually, succeed
@@ -301,3 +302,10 @@ def test_it_says_how_its_replicas_are(site: Site) -> None:
         assert re.search(r'fsstore_replica_lag_bytes\{replica="127.0.0.1:\d+"\} 0', metrics(master))
         assert "replicas 1, 1 in sync, 0 B behind" in succeed("top", site.mountpoint, "-n", "1", "--interval", "0.1")
     eventually(lambda: master.replication()["connected"] == 0, "it is gone")
+
+
+def test_a_power_cut_of_either_costs_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    """5.11 After a power cut of a SYNC_MASTER what an fsync acknowledged is on its disk, and on that of its replica of
+    ours, which can be promoted, too."""
+    tally = cut_power(tmp_path, images=10, seed=9)
+    assert (tally.findings, tally.images_of_the_master, tally.images_of_the_replica) == ([], 5, 5)

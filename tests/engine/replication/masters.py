@@ -116,8 +116,8 @@ class ScriptedMaster:
                     return
                 reports = [end for _, end in iter_unpack(">iq", data)] if epochs else decoder.feed(data)
                 if position < 0 and reports:
-                    position = max(reports[0], self.begin) if epochs else reports[0]
-                    self.requests.append(position)
+                    position = self._first(reports[0], has_epochs=bool(epochs))
+                    self.requests.append(reports[0])
                 self.reports += reports
             except TimeoutError:
                 if position >= 0:
@@ -127,6 +127,11 @@ class ScriptedMaster:
                 connection.sendall(self.tamper(position, self._frame(position, sent, epochs)))
                 position += len(sent)
             connection.settimeout(0.02)
+
+    def _first(self, request: int, *, has_epochs: bool) -> int:
+        """Where transfer starts: 0 asks for the newest file, or, of a master with a controller, for all."""
+        end, file_bytes = self.store.physical_end, self.store.sizes.commit_log_bytes
+        return request or (self.begin if has_epochs else end - end % file_bytes)
 
     def _most(self, position: int, epochs: list[tuple[int, int]]) -> int:
         """Bytes of a frame, which is of one epoch."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from engine import (
     FileSizes,
+    MasterConfig,
     MasterRefusedError,
     Message,
     MessageStore,
@@ -25,9 +27,11 @@ from engine import (
     check_store,
 )
 from engine.files.layout import StoreLayout
+from engine.replication.address import Address
 from engine.replication.replica import ReplicaOptions, replicate
 from engine.settings.notes import ReplicaNote, ReplicaState, read_replica_note
 from tests.engine.replication.masters import ScriptedMaster, eventually, serving
+from tests.engine.replication.replicas import free_port
 from tests.engine.storetools import QUIET, HastyDisk
 
 SIZES = FileSizes(commit_log_bytes=64 << 10, consume_queue_entries=64, index_slots=50, index_entries=200)
@@ -212,6 +216,19 @@ def test_without_remoting_the_log_comes_and_the_note_says_what_is_lacking(master
     assert not (copy / "config/topics.json").exists()
 
 
+@pytest.mark.parametrize("begin", [0, 1, 2, 5])
+def test_without_remoting_a_copy_begins_where_the_log_does(master: ScriptedMaster, copy: Path, begin: int) -> None:
+    publish(master.store, 800)
+    master.begin = begin * SIZES.commit_log_bytes
+    assert master.store.physical_end // SIZES.commit_log_bytes >= 5
+    master.options = replace(master.options, remoting=None)
+    with replicating(copy, master.options, replace(COPY, sizes=SIZES)):
+        eventually(caught_up(master))
+    end = master.store.physical_end
+    assert log_of(copy, end) == log_of(master.folder, end)[master.begin :]
+    assert list(check_store(copy)) == []
+
+
 def test_settings_are_fetched_again(master: ScriptedMaster, copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.replication.replica.SETTINGS_MS", 20)
     publish(master.store, 10)
@@ -239,6 +256,31 @@ def test_the_note_has_the_state(master: ScriptedMaster, copy: Path) -> None:
         assert note.is_running(note.noted_ms + 1_000)
         assert not note.is_running(note.noted_ms + 60_000)
     assert running.note.state is ReplicaState.STOPPED
+
+
+def listens(port: int) -> bool:
+    with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
+        return True
+    return False
+
+
+def test_a_copy_of_a_copy_is_equal_over_ends_of_both(master: ScriptedMaster, copy: Path) -> None:
+    port, last = free_port(), copy.with_name("last")
+    served = replace(COPY, master=MasterConfig(ha_port=port, remoting_port=port - 1))
+    options = replace(master.options, master=Address("127.0.0.1", port), remoting=Address("127.0.0.1", port - 1))
+    publish(master.store, 300)
+    bring_up_to_date(master, copy)
+    for turn in range(3):
+        with replicating(copy, master.options, served):
+            publish(master.store, 100, f"turn{turn}")
+            eventually(lambda: listens(port))
+            with replicating(last, options) as running:
+                eventually(lambda: running.note.physical_end == master.store.physical_end)
+                publish(master.store, 100, f"later{turn}")
+                eventually(lambda: running.note.physical_end == master.store.physical_end)
+    require_equal(master, copy)
+    require_equal(master, last)
+    assert (last / "config/topics.json").read_bytes() == (master.folder / "config/topics.json").read_bytes()
 
 
 # refused by name, and left as it was
@@ -308,6 +350,12 @@ def test_another_broker_is_refused(master: ScriptedMaster, copy: Path) -> None:
 def test_a_size_that_is_not_the_masters_is_refused_before_anything_is_made(master: ScriptedMaster, copy: Path) -> None:
     with pytest.raises(OptionError, match="mappedFileSizeCommitLog"):
         replicate(copy, master.options, replace(COPY, sizes=replace(SIZES, commit_log_bytes=4_096)), threading.Event())
+    assert not copy.exists()
+
+
+def test_a_copy_waits_for_no_replica_of_its_own(master: ScriptedMaster, copy: Path) -> None:
+    with pytest.raises(OptionError, match="ASYNC_MASTER"):
+        replicate(copy, master.options, replace(COPY, master=MasterConfig(sync=True)), threading.Event())
     assert not copy.exists()
 
 
