@@ -1,9 +1,10 @@
 """Errors of verbs: one line for a person, with a remedy, and an exit code.
 
-    CommandError     a verb can't do its work; raised in mountctl
-    StoreError       the engine's tree; `exit_codes` has each one's exit code
-    MountError       the kernel or fusermount3 refused
-    OSError          the system's own message, with the path
+    CommandError          a verb can't do its work; raised in mountctl
+    StoreError            the engine's tree; `exit_codes` has each one's exit code
+    MountError            the kernel or fusermount3 refused
+    UnusableFileError     a file of the user's, such as one of tokens, can't be used
+    OSError               the system's own message, with the path
 
 Exit codes are sysexits.h's, so that scripts and systemd can tell "try again later" from "this is not a store".
 """
@@ -87,9 +88,12 @@ def exit_code(error: BaseException) -> int:
     if isinstance(error, OSError):
         return os.EX_IOERR
     from fsstore import MountError
+    from fsstore.fleet.unusable import UnusableFileError
 
     if isinstance(error, MountError):
         return os.EX_UNAVAILABLE
+    if isinstance(error, UnusableFileError):
+        return os.EX_CONFIG
     codes = exit_codes()
     return next((codes[kind] for kind in type(error).__mro__ if kind in codes), os.EX_SOFTWARE)
 

@@ -5,5 +5,6 @@ sources          the store at a place, mounted or served, as readers ask it
 http             a client of `mountctl serve`
 hadoop_tokens    tokens as Hadoop's clients carry them
 identity         whether two places hold the same log
+unusable         the error of a user's file that can't be used
 datasets         the files of `@parquet/` by their names; which of them a plan lacks
 """

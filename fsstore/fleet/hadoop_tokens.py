@@ -17,6 +17,8 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from fsstore.fleet.unusable import UnusableFileError
+
 TOKEN_FILE = "HADOOP_TOKEN_FILE_LOCATION"
 """The environment variable that names the file of a client."""
 _KINDS = ("WEBHDFS delegation", "SWEBHDFS delegation")
@@ -24,16 +26,8 @@ _KINDS = ("WEBHDFS delegation", "SWEBHDFS delegation")
 _MAGIC = b"HDTS\0"  # and the version of the format
 
 
-class HadoopTokensError(Exception):
+class HadoopTokensError(UnusableFileError):
     """A file of tokens can't be read; `reason` says why. It has no token."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
 
 
 def hadoop_token_file(token: str, hosts: Iterable[str], port: int) -> bytes:

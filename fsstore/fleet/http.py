@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from fsstore.fleet.datasets import BrokerError
+from fsstore.fleet.unusable import UnusableFileError
 
+CLIENT_CERTIFICATE = "FSSTORE_CLIENT_CERTIFICATE"
+"""The environment variable that names the certificate that servers are shown: a chain and its key (PEM)."""
 PATIENCE_S = 60.0
 """Seconds for which a server may be silent."""
 _ABSENT = "there is no such file"
 """The text of our server's 404. Another server's 404 has another text."""
+
+
+class ClientCertificateError(UnusableFileError):
+    """The certificate that servers should be shown can't be used."""
 
 
 class Server(NamedTuple):
@@ -27,7 +36,7 @@ class Server(NamedTuple):
     token: str | None
 
     def ask(self, path: str, parameters: Mapping[str, object] | None = None) -> bytes:
-        """The content at a path. FileNotFoundError: it is not there. BrokerError."""
+        """The content at a path. FileNotFoundError: it is not there. BrokerError, ClientCertificateError."""
         target = f"{quote(path)}?{urlencode(parameters)}" if parameters else quote(path)
         with self.errors(), closing(self.connection()) as connection:
             return self.answer(connection, "GET", target).read()
@@ -47,10 +56,10 @@ class Server(NamedTuple):
         raise BrokerError(self.broker, self.url, f"{answer.status} {answer.reason}: {said}")
 
     def connection(self) -> HTTPConnection:
-        """A connection, which is made with its first request."""
+        """A connection, which is made with its first request. ClientCertificateError."""
         parts = urlsplit(self.url)
         if parts.scheme == "https":
-            return HTTPSConnection(parts.netloc, timeout=PATIENCE_S, context=ssl.create_default_context())
+            return HTTPSConnection(parts.netloc, timeout=PATIENCE_S, context=_tls())
         return HTTPConnection(parts.netloc, timeout=PATIENCE_S)
 
     @contextmanager
@@ -62,6 +71,22 @@ class Server(NamedTuple):
             raise
         except (OSError, HTTPException) as error:
             raise BrokerError(self.broker, self.url, str(error) or type(error).__name__) from error
+
+
+def _tls() -> ssl.SSLContext:
+    """Trusts the CAs of the system, or of SSL_CERT_FILE, and shows the user's certificate. ClientCertificateError."""
+    context = ssl.create_default_context()
+    if named := os.environ.get(CLIENT_CERTIFICATE):
+        try:
+            context.load_cert_chain(named, password=_no_password)
+        except (OSError, ValueError) as error:  # the system's words for it name no file
+            shown = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise ClientCertificateError(Path(named), f"this is no certificate with its key: {shown}") from None
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("its key has a password, for which nobody can be asked")
 
 
 class RemoteFile(io.RawIOBase):

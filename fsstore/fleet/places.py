@@ -1,15 +1,13 @@
 """Places of a fleet: a mount or store of this host, one of another host by ssh, or a server's URL.
 
-    /mnt/mq                                                       local: no `:` before its first `/`
-    host-a:/mnt/mq    root@host-a:mq                              by ssh
-    https://host-a:9870                                           by HTTP: `mountctl serve`
-    @prod                                                         a group of `~/.config/fsstore/fleet.toml`
+/mnt/mq                                                       local: no `:` before its first `/`
+host-a:/mnt/mq    root@host-a:mq                              by ssh
+https://host-a:9870                                           by HTTP: `mountctl serve`
+@prod                                                         a group of `~/.config/fsstore/fleet.toml`
 
-    [prod]
-    a = "host-a:/mnt/mq"
-    b = { ssh = "host-b:/mnt/mq", url = "https://host-b:9870" }
-
-Imports nothing of ours.
+[prod]
+a = "host-a:/mnt/mq"
+b = { ssh = "host-b:/mnt/mq", url = "https://host-b:9870" }
 """
 
 from __future__ import annotations
@@ -21,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
+
+from fsstore.fleet.unusable import UnusableFileError
 
 FLEET_FILE = Path("~/.config/fsstore/fleet.toml")
 """The file of groups, if no other is named."""
@@ -41,16 +41,8 @@ class PlaceError(ValueError):
         return f"{self.text!r}: {self.reason}"
 
 
-class FleetFileError(ValueError):
+class FleetFileError(UnusableFileError):
     """A file of groups can't be used, or lacks what was asked for; `reason` says why."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
 
 
 class SshPlace(NamedTuple):

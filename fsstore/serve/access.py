@@ -25,6 +25,7 @@ from pathlib import Path
 
 from engine import plain_ends, socket_owner
 from fsstore.fleet.hadoop_tokens import token_in_url
+from fsstore.fleet.unusable import UnusableFileError
 from fsstore.serve.connection import Request
 from fsstore.serve.tree import RefusedError, ServedMount
 
@@ -33,16 +34,8 @@ _TOKEN = re.compile(r"[A-Za-z0-9_.~+/=-]+")
 _HEX = re.compile(r"[0-9a-fA-F]+")
 
 
-class TokenFileError(Exception):
+class TokenFileError(UnusableFileError):
     """A file of tokens can't be used; `reason` says why. It has no token."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)
-        self.path = path
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
 
 
 class AccessError(RefusedError):
@@ -144,7 +137,7 @@ class Access:
             return self._local_client(peer, mount)
         if self.open_to_all:
             return peer.client
-        raise AccessError(401, "a token is needed")
+        raise AccessError(401, "a token is needed" if self.tokens else "a client's certificate is needed")
 
     def _local_client(self, peer: Peer, mount: Callable[[], ServedMount]) -> str:
         if peer.user is None:

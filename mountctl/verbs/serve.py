@@ -49,11 +49,11 @@ class SecretFiles(NamedTuple):
     client_ca: Path | None
 
     def load(self) -> Secrets:
-        """Read them. CommandError, OSError."""
-        from fsstore.serve.access import Tokens
+        """Read them. UnusableFileError, CommandError, OSError."""
+        from fsstore.serve.access import Tokens, read_tokens
         from fsstore.serve.server import Secrets
 
-        tokens = Tokens({} if self.tokens is None else _tokens_in(self.tokens))
+        tokens = Tokens({} if self.tokens is None else read_tokens(self.tokens))
         if self.certificate is None:
             return Secrets(tokens, None)
         try:
@@ -65,16 +65,6 @@ class SecretFiles(NamedTuple):
         if self.client_ca is not None:
             tls.verify_mode = ssl.CERT_OPTIONAL
         return Secrets(tokens, tls)
-
-
-def _tokens_in(path: Path) -> dict[str, str]:
-    """The tokens of a file. CommandError, OSError."""
-    from fsstore.serve.access import TokenFileError, read_tokens
-
-    try:
-        return read_tokens(path)
-    except TokenFileError as error:
-        raise CommandError(str(error), exit_code=os.EX_CONFIG) from None
 
 
 @click.command("serve", short_help="Serve a mount over HTTP.")
@@ -226,13 +216,14 @@ class _AccessLog:
 
 
 def _write_token_file(target: Path, tokens: Path | None, hosts: set[str], port: int) -> None:
-    """Write the first token as Hadoop's clients read it. CommandError, OSError."""
+    """Write the first token as Hadoop's clients read it. UnusableFileError, CommandError, OSError."""
     from fsstore.fleet.hadoop_tokens import hadoop_token_file
+    from fsstore.serve.access import read_tokens
 
     if tokens is None:
         raise CommandError("--token-file has no token to write", "give --tokens", os.EX_USAGE)
     found = {str(row[4][0]) for host in hosts for row in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
-    content = hadoop_token_file(next(iter(_tokens_in(tokens).values())), sorted(found | hosts), port)
+    content = hadoop_token_file(next(iter(read_tokens(tokens).values())), sorted(found | hosts), port)
     output = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, TOKEN_FILE_MODE)
     with open(output, "wb") as file:
         os.fchmod(output, TOKEN_FILE_MODE)

@@ -141,6 +141,12 @@ def test_which_client_a_request_is_of() -> None:
     assert client(Access(frozenset(), Tokens({}), open_to_all=True), {}, peer()) == "10.0.0.7"
 
 
+def test_what_a_client_lacks_is_named() -> None:
+    for tokens, lacks in (({"spark": TOKEN}, "a token"), ({}, "a client's certificate")):
+        with pytest.raises(AccessError, match=f"^{lacks} is needed$"):
+            Access(frozenset(), Tokens(tokens)).client(asking({}), peer(), lambda: ServedMount(1, False))
+
+
 def test_a_request_by_the_address_that_it_came_to() -> None:
     access = Access(frozenset({"localhost"}), Tokens({}))
     access.require_host(asking({"host": "10.0.0.5:9870"}), peer())

@@ -15,6 +15,8 @@ from urllib.parse import quote
 import pytest
 
 from fsstore.fleet.hadoop_tokens import hadoop_token_file
+from fsstore.fleet.http import ClientCertificateError
+from fsstore.fleet.sources import MountedSource, ServedSource
 from tests.mount.harness import as_user
 from tests.mountctl.conftest import Site, eventually, fill, mountctl, site_in, succeed
 from tests.mountctl.served import CERTIFICATES, FIRST_TOKEN, SECOND_TOKEN, Server, served, tokens_in
@@ -275,3 +277,27 @@ def test_a_mount_that_goes_and_comes(site: Site, tmp_path: Path) -> None:
         succeed("umount", site.mountpoint)
         site.mounted()
         assert statuses() == {(200, False)}
+
+
+def test_a_client_certificate_of_a_driver(mounted: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """5.12 A server that takes client certificates alone is shown that of `FSSTORE_CLIENT_CERTIFICATE`, a file with the
+    chain and its key (PEM), by the driver and a stream's tasks; Hadoop's client takes its own from `ssl-client.xml`. A
+    certificate that can't be used is an error that names the file."""
+    options = "--certificate", CERTIFICATES / "server.pem", "--client-ca", CERTIFICATES / "ca.pem"
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "ca.pem"))
+    with served(mounted.mountpoint, tmp_path, *options) as server:
+        source, here = ServedSource("a", server.origin, None), MountedSource("a", str(mounted.mountpoint))
+        source.files(None, None, None)
+        [line] = server.logged("datasets")
+        assert line[1].startswith("user:")
+        monkeypatch.setenv("FSSTORE_CLIENT_CERTIFICATE", str(CERTIFICATES / "client.pem"))
+        [file] = source.files(None, None, None)
+        assert [file] == here.files(None, None, None)
+        with source.range_file(file.part) as found:
+            assert found.readall() == (mounted.mountpoint / "@parquet" / file.path).read_bytes()
+        assert {line[1] for line in server.logged(" ", 5)[1:]} == {"certificate:spark-job"}
+        for content in ("none", (CERTIFICATES / "ca.pem").read_text()):
+            (bad := tmp_path / "bad.pem").write_text(content)
+            monkeypatch.setenv("FSSTORE_CLIENT_CERTIFICATE", str(bad))
+            with pytest.raises(ClientCertificateError, match=r"bad\.pem: this is no certificate with its key"):
+                source.files(None, None, None)
