@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from engine import MasterFigures, RecoveryReport, StoreStats, rows_of
+from fsstore.query.topics import is_system_topic
 from mountctl.connect import connect
 from mountctl.errors import CommandError
 from mountctl.frames import SAME_VERSION, Status
@@ -36,9 +37,10 @@ WATCH_SECONDS = 1.0
 @click.command("status", short_help="Show stores, mounts, and consumer lag.")
 @click.argument("places", metavar="[PLACE]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
+@click.option("--all", "every", is_flag=True, help="List empty topics of RocketMQ's own, too.")
 @click.option("--watch", is_flag=True, help="Repeat every second, until interrupted; JSON is then one line.")
 @takes_settings
-def command(places: tuple[str, ...], as_json: bool, watch: bool, settings: StoreSettings) -> int:
+def command(places: tuple[str, ...], as_json: bool, every: bool, watch: bool, settings: StoreSettings) -> int:
     """Show a store or mount: sizes, topics, and each consumer group's lag. Without PLACE: everything mounted here. Of
     several places, HOST:PLACE by ssh or @GROUP of ~/.config/fsstore/fleet.toml, a line each.
 
@@ -51,27 +53,30 @@ def command(places: tuple[str, ...], as_json: bool, watch: bool, settings: Store
     if watch and not as_json:
         with shown() as show:
             while True:
-                show(_lines(places, settings))
+                show(_lines(places, settings, every))
                 time.sleep(WATCH_SECONDS)
-    code = _report(places, settings, print_json if as_json and not watch else print_json_line if as_json else None)
+    printing = print_json if as_json and not watch else print_json_line if as_json else None
+    code = _report(places, settings, every, printing)
     while watch:
         time.sleep(WATCH_SECONDS)
-        _report(places, settings, print_json_line)
+        _report(places, settings, every, print_json_line)
     return code
 
 
-def _lines(places: Sequence[str], settings: StoreSettings) -> list[str]:
+def _lines(places: Sequence[str], settings: StoreSettings, every: bool) -> list[str]:
     """The lines to print, or the error."""
     text = io.StringIO()
     try:
         with redirect_stdout(text):
-            _report(places, settings, None)
+            _report(places, settings, every, None)
     except CommandError as error:
         return [str(error)]
     return text.getvalue().splitlines()
 
 
-def _report(places: Sequence[str], settings: StoreSettings, print_as_json: Callable[[Any], None] | None) -> int:
+def _report(
+    places: Sequence[str], settings: StoreSettings, every: bool, print_as_json: Callable[[Any], None] | None
+) -> int:
     if not places:
         _show_mounts(print_as_json)
         return 0
@@ -83,7 +88,7 @@ def _report(places: Sequence[str], settings: StoreSettings, print_as_json: Calla
     if print_as_json is not None:
         print_as_json(status)
     else:
-        _show(found, status)
+        _show(found, status, every)
     return 0
 
 
@@ -148,14 +153,18 @@ def _access(mount: Mount, answers: Answer) -> str:
     return how if answers is Answer.YES else f"{how}, not answering"
 
 
-def _show(place: Place, status: Mapping[str, Any]) -> None:
+def _show(place: Place, status: Mapping[str, Any], every: bool) -> None:
     for line in _summary(place, status):
         click.echo(visible(line))
-    topics = status["topics"]
-    if topics:
+    listed = [name for name in sorted(status["topics"]) if every or not _is_empty_system_topic(name, status)]
+    if listed:
         click.echo()
-        rows = [(name, *_topic_row(topic["queues"])) for name, topic in sorted(topics.items())]
+        rows = [(name, *_topic_row(status["topics"][name]["queues"])) for name in listed]
         print_table(("TOPIC", "QUEUES", "MESSAGES"), rows)
+    if hidden := len(status["topics"]) - len(listed):
+        click.echo(
+            f"\n{plural(hidden, 'empty topic')} of RocketMQ's own: --all lists {'it' if hidden == 1 else 'them'}"
+        )
     if status["groups"]:
         click.echo()
         print_table(("GROUP", "TOPIC", "QUEUE", "OFFSET", "LAG", "EXPIRED"), _lags(status["groups"]))
@@ -254,6 +263,13 @@ def _check_in_words(check: Mapping[str, Any]) -> str:
     found = f"{plural(check['findings'], 'finding')}" if check["findings"] else "no findings"
     more = f": {check['first'][0]}" if check["first"] else ""
     return f"{begun}, {human_size(check['done_bytes'])} in {took}: {found}{more}"
+
+
+def _is_empty_system_topic(name: str, status: Mapping[str, Any]) -> bool:
+    """Whether RocketMQ made the topic for itself, and none of its queues has a message or is refused by the disk."""
+    refused = any(sentence.startswith(f"{name}/") for sentence in status.get("refused_queues", ()))
+    queues = status["topics"][name]["queues"].values()
+    return is_system_topic(name) and not refused and all(one["min_offset"] == one["max_offset"] for one in queues)
 
 
 def _topic_row(queues: Mapping[str, Mapping[str, int]]) -> tuple[str, str]:

@@ -314,6 +314,23 @@ def test_status_shows_how_far_consumers_lag(store: Path) -> None:
     assert succeed("status", store).splitlines()[-1].split() == ["billing", "orders", "0", "7", "3", "0"]
 
 
+def test_status_leaves_out_empty_topics_of_rocketmqs_own_unless_asked(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "broker", create=True) as store:
+        store.create_topics({"TBW102": 8, "BenchmarkTest": 2, "orders": 1})
+        store.put(Message("SELF_TEST_TOPIC", b"it has a message"))
+    words, all_of_it = succeed("status", tmp_path / "broker"), succeed("status", tmp_path / "broker", "--all")
+    assert [name in words for name in ("TBW102", "BenchmarkTest", "orders", "SELF_TEST_TOPIC")] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert words.endswith("\n2 empty topics of RocketMQ's own: --all lists them\n")
+    assert "TBW102" in all_of_it
+    assert "--all" not in all_of_it
+    assert len(json.loads(succeed("status", tmp_path / "broker", "--json"))["topics"]) == 4
+
+
 def test_status_has_a_line_for_each_figure_that_should_be_0(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stats = MessageStore.stats
     found: dict[str, Any] = {
