@@ -217,7 +217,7 @@ def test_a_terminal_gets_no_escape_codes_of_another_host(site: Site) -> None:
 TAKES_PLACES = {"cat", "tail", "grep", "topics", "status"}
 ELSEWHERE = "a:/mnt/mq"
 OTHERS = {
-    **{verb: [ELSEWHERE] for verb in ("check", "hist", "init", "promote", "restart", "retention")},
+    **{verb: [ELSEWHERE] for verb in ("check", "dlq", "hist", "init", "promote", "restart", "retention")},
     **{verb: [ELSEWHERE] for verb in ("serve", "top", "umount")},
     **{verb: [ELSEWHERE, "orders"] for verb in ("fields", "put", "wait")},
     "backup": [ELSEWHERE, "copy"],
@@ -228,6 +228,7 @@ OTHERS = {
     "mount": [ELSEWHERE, "mnt"],
     "profile": [ELSEWHERE],
     "replicate": ["broker", ELSEWHERE],
+    "restore": [ELSEWHERE, "made"],
     "sql": [ELSEWHERE, "select 1"],
 }
 
