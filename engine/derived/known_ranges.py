@@ -120,19 +120,21 @@ class KnownRanges:
 
     def keep(self, known: KnownRange, content: bytes) -> None:
         """Keep what follows from a range, if it lies in one full file of the log that is on disk. The caller has asked
-        for its `content` in vain, and has read all its messages since: each of them is good."""
+        for its `content`, could not use it, and has read all its messages since: each of them is good."""
         with self._lock:
             found = self._of(known.first_physical) if self._writable else None
-            if found is None or known[:3] in found[1].by_begin:
+            if found is None:
                 return
             file, rows = found
-            end = file.start + self._log.file_bytes
+            end, before = file.start + self._log.file_bytes, rows.by_begin.get(known[:3])
             if known.last_physical >= end or end > self._log.flushed_offset:
                 return
             try:
                 if _Stamp.of(file.path) != rows.stamp:
                     del self._files[file.start]
                     return
+                if before is not None:
+                    self._cut(file, rows, before)
                 self._append(file, rows, known, content)
             except (OSError, StoreError) as error:
                 self._ignored.note("what is known of messages is not kept, and is found out again", error)

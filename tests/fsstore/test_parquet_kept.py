@@ -180,6 +180,15 @@ def test_what_another_version_kept_is_rendered_anew(whole: Kept, monkeypatch: py
     assert decode(whole.layout.key, content) is None
 
 
+def test_a_newer_version_keeps_its_own_instead(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "_LEAD", b"fsstore version 99999\0")
+    for rendered in (3, 1):
+        with MessageStore.open(path) as store:
+            mount = ParquetMount(store)
+            assert count(mount) == MESSAGES
+            assert mount.parquet()["rendered_files"] == rendered
+
+
 def test_content_that_cannot_be_right_is_refused(whole: Kept) -> None:
     layout, found = whole
     key, content = layout.key, encode(whole)

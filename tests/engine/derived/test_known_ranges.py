@@ -119,6 +119,17 @@ def test_what_is_forgotten_is_not_known_to_a_later_opening(path: Path) -> None:
     assert (content_of(path, before), content_of(path, known)) == (b"told", b"mended")
 
 
+def test_content_that_was_of_no_use_is_replaced(path: Path) -> None:
+    with MessageStore.open(path) as store:
+        known, other = keep(store, 0, 1000), keep(store, 1000, 2000)
+        store.known_ranges.keep(known, b"of a newer program")
+        assert store.known_ranges.content(known) == b"of a newer program"
+        store.known_ranges.keep(known._replace(end=900, last_physical=900), b"shorter")
+        store.known_ranges.keep(other, b"told again")
+    assert content_of(path, known) is None
+    assert content_of(path, other) == b"told again"
+
+
 def test_another_range_with_that_begin_is_not_taken_for_it(path: Path) -> None:
     with MessageStore.open(path) as store:
         known = keep(store, 0, 1000)
