@@ -6,11 +6,13 @@ import errno
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -309,3 +311,28 @@ def test_a_power_cut_of_either_costs_nothing_that_was_acknowledged(tmp_path: Pat
     ours, which can be promoted, too."""
     tally = cut_power(tmp_path, images=10, seed=9)
     assert (tally.findings, tally.images_of_the_master, tally.images_of_the_replica) == ([], 5, 5)
+
+
+def taken(master: Served) -> socket.socket:
+    """The mount's port, as another process has it that was faster than the next server."""
+    for _ in range(10):
+        os.kill(master.status()["pid"], signal.SIGKILL)
+        limit = time.monotonic() + SOON_S
+        while time.monotonic() < limit:
+            with suppress(OSError):
+                return socket.create_server(master.address)
+    raise AssertionError("the next server was faster each time")
+
+
+def test_a_port_that_another_process_took_meanwhile_is_waited_for(site: Site) -> None:
+    """5.12 When another process takes a port between two servers of a mount, requests wait until it is free, and the
+    mount's log says so."""
+    master = served(site)
+    master.publish()
+    with taken(master) as other, in_background(lambda: synced(master, b"paid\n")) as ended:
+        eventually(lambda: "Address already in use" in site.log.read_text(), "a line in the log")
+        assert not ended
+        other.close()
+    assert ended == [None]
+    with master.replica(0) as replica:
+        replica.receive(int(master.status()["stats"]["physical_end"]))
