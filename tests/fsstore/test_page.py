@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engine import Message, MessageStore
 from fsstore.serve.access import AccessError, Tokens
 from fsstore.serve.connection import Request
+from fsstore.serve.page import search as search_module
 from fsstore.serve.page.body import DEEPEST, JSON_BYTES, MOST_NODES, TEXT_BYTES, image_type, preview_of, shown_body
+from fsstore.serve.page.messages import newest
 from fsstore.serve.page.rendering import human_size, human_span, human_time, visible
+from fsstore.serve.page.search import Search
 from fsstore.serve.page.selection import FormError, Selection, link, number_in, parameters_of
 from fsstore.serve.page.sessions import LIFETIME_S, MOST_SESSIONS, WRONG_TOKENS, Sessions
-from fsstore.serve.tree import PathError
+from fsstore.serve.tree import PathError, ServedTree
 from tests.mount.claims import carried, promised
 
 TOKEN, OTHER = "5f0e3c1a9b7d2468ace013579bdf2468", "ace013579bdf24685f0e3c1a9b7d2468"
@@ -155,6 +160,33 @@ def test_the_begin_of_a_body_is_one_line() -> None:
     assert preview_of(b"a\n\n  b\tc") == "a b c"
     assert preview_of(b"ab\xc3") == "ab"  # a character is cut
     assert preview_of(b"\xff\0") == "ff 00"
+
+
+# searches
+
+
+def test_a_search_without_time_goes_on_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, number in {"SEARCH_S": 0, "FIRST_PIECE": 16, "LARGEST_PIECE": 64}.items():
+        monkeypatch.setattr(search_module, name, number)
+    tree = ServedTree(str(tmp_path), lambda: None)
+    wanted = []
+    with MessageStore.open(tmp_path / "store", create=True) as store:
+        store.create_topic("orders", 3)
+        for number in range(900):
+            put = store.put(Message("orders", b'{"n": %d}' % (number % 7)), queue=(number * number) % 3)
+            wanted += [(put.queue, put.queue_offset)] * (number % 7 == 0)
+        selection = Selection("orders", where="n = 0")
+        found: list[tuple[int, int]] = []
+        pages = 0
+        while True:
+            listed = newest(Search(store, tree, selection), selection.ranges(store))
+            found += [(row.queue, row.offset) for row in listed.rows]
+            pages += 1
+            if listed.before is None:
+                break
+            selection = replace(selection, before=listed.before)
+    assert found == wanted[::-1]
+    assert pages > 5
 
 
 # what people read

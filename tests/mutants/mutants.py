@@ -318,6 +318,28 @@ MUTANTS = (
         "            handler = handler\n",
         ("tests/mount/test_poisoned.py",),
     ),
+    # the page
+    Mutant(
+        "names-of-publishers-are-markup",
+        "fsstore/serve/page/rendering.py",
+        "        autoescape=True,\n",
+        "        autoescape=False,\n",
+        ("tests/mountctl/test_page_promises.py",),
+    ),
+    Mutant(
+        "session-outlives-its-token",
+        "fsstore/serve/page/sessions.py",
+        "        return tokens.holder_of(session.token)\n",
+        '        return tokens.holder_of(session.token) or "gone"\n',
+        ("tests/fsstore/test_page.py", "tests/mountctl/test_page_promises.py"),
+    ),
+    Mutant(
+        "search-leaves-out-what-it-did-not-come-to",
+        "fsstore/serve/page/search.py",
+        'Matches(found[found["physical_offset"] > oldest], ',
+        "Matches(found, ",
+        ("tests/fsstore/test_page.py",),
+    ),
     # retention
     Mutant(
         "retention-takes-one-file-too-many",

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine import MessageStore
 from fsstore.query.hist import Array, QueueRange, borders_of, edges_of, fitting_span_ms, times_of
+from fsstore.serve.page.positions import positions_in
 from fsstore.serve.page.search import Search
 from fsstore.serve.page.selection import Selection
 
@@ -15,8 +17,8 @@ MOST_BARS = 60
 MOST_LOOKUPS = 2_000
 """Look-ups in the index of times for one chart; each takes some 50 µs."""
 FEWEST_BARS = 12
-MOST_SEARCHED = 20_000
-"""Messages in which a search looks for the chart's sake."""
+MOST_SEARCHED, MOST_SEARCHED_BYTES = 20_000, 64 << 20
+"""Messages, and bytes of their records, in which a search looks for the chart's sake."""
 HEIGHT, WIDTH = 100, 900
 
 
@@ -76,7 +78,7 @@ def chart_of(search: Search, ranges: Sequence[QueueRange]) -> Chart | None:
         for one, border in zip(ranges, borders, strict=True)
     )
     counts = np.sum([np.diff(every) for every in ends], axis=0).tolist()
-    is_counted = selection.is_search and sum(one.end - one.start for one in ranges) <= MOST_SEARCHED
+    is_counted = selection.is_search and _is_little(store, ranges)
     matches = _matches(ranges, borders, search) if is_counted else [None] * len(counts)
     bars = [
         Bar(begin, end, count, found, _between(selection, begin, end))
@@ -91,6 +93,13 @@ def chart_of(search: Search, ranges: Sequence[QueueRange]) -> Chart | None:
         _between(selection, begin - width, begin),
         _between(selection, end, end + width),
     )
+
+
+def _is_little(store: MessageStore, ranges: Sequence[QueueRange]) -> bool:
+    """Whether all messages of the ranges can be searched for the chart's sake."""
+    if sum(one.end - one.start for one in ranges) > MOST_SEARCHED:
+        return False
+    return sum(int(positions_in(store, one)["size"].sum()) for one in ranges) <= MOST_SEARCHED_BYTES
 
 
 def _matches(ranges: Sequence[QueueRange], borders: Sequence[Array], search: Search) -> list[int]:

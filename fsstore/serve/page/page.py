@@ -96,20 +96,17 @@ class Page:
             return _see("/", self._sessions.end(request, is_encrypted))
         if request.path != LOGIN:
             raise PathError(405, "no form is sent here")
-        form = dict(parse_qsl(request.form.decode("ascii", "replace"), max_num_fields=8))
-        target = form.get("to", "/")
-        cookie = self._sessions.begin(form.get("token", "").strip(), request, tokens, address, is_encrypted)
-        return _see(target if _is_own(target) else "/", cookie)
+        token = _form_of(request).get("token", "").strip()
+        return _see(_target_of(request), self._sessions.begin(token, request, tokens, address, is_encrypted))
 
     def failure(self, error: RefusedError, request: Request, tokens: Tokens) -> Answer:
         """The page that says why there is none, with the form if a token helps."""
-        target = request.target if request.method == "GET" and _is_own(request.target) else "/"
         is_from_elsewhere = request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
         takes_token = isinstance(error, AccessError) and error.status in (401, 403, 429) and bool(tokens)
         values = {
             "status": error.status,
             "reason": str(error),
-            "target": target,
+            "target": _target_of(request),
             "is_from_elsewhere": is_from_elsewhere and error.status == 403,
             "takes_token": takes_token and not is_from_elsewhere,
             "has_session": False,
@@ -128,9 +125,9 @@ class Page:
             raise PathError(404, "there is no such page")
         if self._store is None:
             raise PathError(501, "the page is not served: the server's user may not read the store's files")
+        began_s = time.perf_counter()
         self._tree.require_answer()
         self._store.refresh()
-        began_s = time.perf_counter()
         values = {"mountpoint": self._tree.mountpoint, "has_session": has_session, "link": link, "took": lambda: (
             f"{1000 * (time.perf_counter() - began_s):.0f} ms"
         )}  # fmt: skip
@@ -281,9 +278,19 @@ def _slot(parameters: Parameters) -> tuple[str, int, int]:
     return topic, queue, offset
 
 
-def _is_own(target: str) -> bool:
-    """Whether a link leads to a view of this server."""
-    return (target == "/" or target.startswith(("/?", "/page/"))) and target.isascii() and target.isprintable()
+def _form_of(request: Request) -> dict[str, str]:
+    """The fields of a form; none if they are too many."""
+    try:
+        return dict(parse_qsl(request.form.decode("ascii", "replace"), max_num_fields=8))
+    except ValueError:
+        return {}
+
+
+def _target_of(request: Request) -> str:
+    """The view that a request asks for, or that a form leads to; the first page if it is none of this server."""
+    target = request.target if request.method == "GET" else _form_of(request).get("to", "/")
+    is_view = target == "/" or target.startswith(("/?", "/page/"))
+    return target if is_view and target.isascii() and target.isprintable() else "/"
 
 
 def _see(target: str, cookie: tuple[str, str]) -> Answer:

@@ -123,7 +123,7 @@ class Search:
         newest = {one.queue: physical_at(self.store, one, one.end - 1) for one in ranges}
         found, piece, looked_at, until_s = np.empty(0, POSITION), FIRST_PIECE, 0, time.monotonic() + SEARCH_S
         oldest = max(newest.values(), default=-1)  # all behind it was looked at
-        while newest and time.monotonic() < until_s and int((found["physical_offset"] > oldest).sum()) < count:
+        while newest:
             chosen = left[max(newest, key=newest.__getitem__)]
             part = chosen._replace(start=max(chosen.start, chosen.end - piece))
             part = part._replace(start=part.end - fitting(self.store, part, PIECE_BYTES, from_end=True))
@@ -136,6 +136,8 @@ class Search:
             else:
                 del newest[chosen.queue]
             oldest = max(newest.values(), default=-1)
+            if time.monotonic() > until_s or int((found["physical_offset"] > oldest).sum()) >= count:
+                break
         return Matches(found[found["physical_offset"] > oldest], oldest + 1 if newest else None, looked_at)
 
 
