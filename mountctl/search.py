@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from mountctl.client import PARTS, Bodies, MessageRow
+from mountctl.decoding import Decoder
 from mountctl.local_store import LocalStore
 from mountctl.pattern import Needed, Pattern
 from mountctl.selection import Range, Selection, messages_at, messages_in, messages_with_key
@@ -69,9 +70,14 @@ def at_most(groups: Iterator[Group], most: int | None) -> Iterator[Group]:
 
 
 def matches(
-    store: LocalStore, ranges: list[Range], search: Search, selection: Selection, attributes: bool
-) -> Iterator[Group]:
-    """The selected messages of a topic's ranges, in groups."""
+    store: LocalStore, ranges: list[Range], search: Search, selection: Selection, attributes: bool,
+    decoder: Decoder | None = None,
+) -> Iterator[Group]:  # fmt: skip
+    """The selected messages of a topic's ranges, in groups; `decoder` decodes each before it is searched."""
+    if decoder:
+        for message in filter(search.takes, decoder.decoded(_selected(store, ranges, selection))):
+            yield [message]
+        return
     if selection.key is not None:
         yield list(filter(search.takes, messages_with_key(store, ranges, selection)))
         return
@@ -98,6 +104,15 @@ def matches(
                 yield [message]
         else:
             yield from found
+
+
+def _selected(store: LocalStore, ranges: list[Range], selection: Selection) -> Iterator[MessageRow]:
+    """The selected messages of ranges, with their attributes."""
+    if selection.key is not None:
+        yield from messages_with_key(store, ranges, selection)
+        return
+    for chosen in ranges:
+        yield from messages_in(store, chosen, selection, attributes=True)
 
 
 class Context(NamedTuple):

@@ -12,6 +12,7 @@ import click
 from fsstore.query.where import Where
 from mountctl.client import MessageRow
 from mountctl.connect import reading
+from mountctl.decoding import Decoder, takes_decode
 from mountctl.errors import CommandError
 from mountctl.frames import Request
 from mountctl.hosts import Fleet, request, split_places
@@ -43,12 +44,13 @@ from mountctl.showing import Printer, takes_format
     "-n", "--count", type=click.IntRange(min=0), help="The most messages of each queue, or with --key of the key."
 )
 @takes_sample
+@takes_decode
 @takes_selection
 @takes_format
 @takes_settings
 def command(
-    place: str, targets: tuple[str, ...], count: int | None, sample: int | None, selection: Selection,
-    printer: Printer, settings: StoreSettings,
+    place: str, targets: tuple[str, ...], count: int | None, sample: int | None, decode: str | None,
+    selection: Selection, printer: Printer, settings: StoreSettings,
 ) -> int:  # fmt: skip
     """Print messages of a store or mount, queue by queue: each body and a newline; one OFFSET: its body, byte for byte.
 
@@ -63,6 +65,7 @@ def command(
       mountctl cat /srv/store orders --key ORDER-17 --json
       mountctl cat host-a:/mnt/mq host-b:/mnt/mq orders --from -10m
       mountctl cat /mnt/mq orders --sample 100 --json
+      mountctl cat /mnt/mq orders --decode 'base64'
       mountctl cat /mnt/mq 'ord*' --from -1h --tag paid --format '%t/%q/%o %k: %b'
     """
     places, words = split_places([place, *targets])
@@ -73,29 +76,32 @@ def command(
         raise CommandError("one OFFSET stands alone", "give topics and queues, or one message", os.EX_USAGE)
     if sample is not None and (places or count is not None or selection.key is not None):
         raise CommandError("--sample is for a place of this host, without -n and --key", "leave it out", os.EX_USAGE)
+    decoder = Decoder(decode)
     if places:
         asked = replace(request("rows", words, selection, settings), count=count, by_queue=True)
-        return _print_of_hosts(places, asked, wanted, printer)
+        return _print_of_hosts(places, asked, wanted, printer, decoder)
     key = selection.key
     paths = [target.plain_path if key is None else f"{target.topic}/keys/{key}" for target in wanted]
     with reading(find(place), settings, "cat", paths) as store:
         if len(wanted) == 1 and wanted[0].offset is not None:
-            printer.alone(_one(store, wanted[0], printer.attributes))
-            return 0
+            for message in decoder.decoded([_one(store, wanted[0], printer.attributes)]):
+                printer.alone(message)
+            return decoder.exit_code(0)
         ranges = sampled(ranges_of(store, wanted, selection), sample)
         if selection.key is not None:
-            for message in islice(_with_key(store, ranges, selection), count):
+            for message in decoder.decoded(islice(_with_key(store, ranges, selection), count)):
                 printer.line(message)
         else:
-            prints_messages = printer.formats or bool(selection.tags) or count is not None
+            prints_messages = printer.formats or bool(decoder) or bool(selection.tags) or count is not None
             for chosen in ranges:
                 if selection.where is not None and not prints_messages:
                     _print_matching(store, chosen, selection.where, printer)
                     continue
-                for message in islice(messages_in(store, chosen, selection, printer.attributes), count):
+                found = islice(messages_in(store, chosen, selection, printer.attributes), count)
+                for message in decoder.decoded(found):
                     printer.line(message)
         printer.flush()
-        return store.left_out.exit_code()
+        return decoder.exit_code(store.left_out.exit_code())
 
 
 def _print_matching(store: LocalStore, chosen: Range, where: Where, printer: Printer) -> None:
@@ -104,18 +110,18 @@ def _print_matching(store: LocalStore, chosen: Range, where: Where, printer: Pri
         printer.raw(bodies.lines(range(len(bodies))))
 
 
-def _print_of_hosts(places: list[str], asked: Request, wanted: list[Target], printer: Printer) -> int:
+def _print_of_hosts(places: list[str], asked: Request, wanted: list[Target], printer: Printer, decoder: Decoder) -> int:
     is_one = wanted[0].offset is not None
     is_found = not is_one and asked.key is None
     with Fleet(places, replace(asked, attributes=printer.attributes)) as fleet:
         show = printer.alone if is_one and fleet.is_single else printer.line
-        for message in fleet.rows():
+        for message in decoder.decoded(fleet.rows()):
             show(message)
             is_found = True
         if not is_found and not fleet.exit_code():
             what = f"the key {asked.key!r}" if asked.key is not None else asked.targets[0]
             raise CommandError(f"no place has {what}", exit_code=os.EX_NOINPUT)
-        return fleet.exit_code()
+        return decoder.exit_code(fleet.exit_code())
 
 
 def _with_key(store: LocalStore, ranges: list[Range], selection: Selection) -> Iterable[MessageRow]:

@@ -16,6 +16,7 @@ import click
 from fsstore.fleet.places import is_place
 from mountctl.client import PARTS, MessageRow
 from mountctl.connect import reading
+from mountctl.decoding import Decoder, takes_decode
 from mountctl.errors import FINDINGS, CommandError
 from mountctl.frames import Count, Request, Searched
 from mountctl.hosts import Fleet, request, split_places
@@ -63,6 +64,7 @@ MATCH, PLACE, PLAIN = "\x1b[1;31m", "\x1b[35m", "\x1b[0m"
 )
 @click.option("--color", "colour", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 @takes_sample
+@takes_decode
 @takes_selection
 @takes_format
 @partial(takes_settings, names=["--option"])
@@ -70,7 +72,7 @@ def command(
     place: str, text: str | None, targets: tuple[str, ...], given: str | None, fixed: bool, any_case: bool,
     invert: bool, counting: bool, listing: bool, only: bool, most: int | None, after: int | None,
     before: int | None, around: int | None, quiet: bool, with_place: bool, parts: tuple[str, ...], colour: str,
-    sample: int | None, selection: Selection, printer: Printer, settings: StoreSettings,
+    sample: int | None, decode: str | None, selection: Selection, printer: Printer, settings: StoreSettings,
 ) -> int:  # fmt: skip
     """Print the messages of a store or mount that match PATTERN, a regular expression of Python's. Without TOPIC
     all topics are searched. ^ and $ match at each line of a body.
@@ -107,6 +109,9 @@ def command(
     shows_near = {before, after, around} != {None} and not (counting or listing or only or quiet)
     if places and shows_near:
         raise CommandError("-A, -B and -C are for a place of this host", "leave them out", os.EX_USAGE)
+    decoder = Decoder(decode)
+    if decoder and (places or shows_near):
+        raise CommandError("--decode is for a place of this host, without -A, -B and -C", "leave it out", os.EX_USAGE)
     if sample is not None and (places or shows_near or selection.key is not None):
         reason = "--sample is for a place of this host, without --key, -A, -B and -C"
         raise CommandError(reason, "leave it out", os.EX_USAGE)
@@ -125,7 +130,7 @@ def command(
         show = _Shower(search, printer, is_coloured, only, with_place or len(by_topic) > 1)
         for topic, own in by_topic:
             few = 1 if listing or quiet else most
-            groups = at_most(matches(store, own, search, selection, printer.attributes), few)
+            groups = at_most(matches(store, own, search, selection, printer.attributes, decoder), few)
             if counting:
                 count = sum(map(len, groups))
                 found |= count > 0
@@ -148,7 +153,7 @@ def command(
                 else:
                     show(group)
         printer.flush()
-        return store.left_out.exit_code(0 if found else FINDINGS)
+        return decoder.exit_code(store.left_out.exit_code(0 if found else FINDINGS))
 
 
 def _parted(

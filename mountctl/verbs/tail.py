@@ -10,6 +10,7 @@ from functools import partial
 import click
 
 from mountctl.connect import reading
+from mountctl.decoding import Decoder, takes_decode
 from mountctl.errors import INTERRUPTED, CommandError
 from mountctl.frames import Request
 from mountctl.hosts import Fleet, request, split_places
@@ -24,12 +25,13 @@ from mountctl.showing import Printer, takes_format, tell_left_out
 @click.argument("targets", metavar="TOPIC[/QUEUE]...", nargs=-1)
 @click.option("-n", "--count", type=click.IntRange(min=0), help="How many messages; 10, or with --from all.")
 @click.option("-f", "--follow", is_flag=True, help="Print new messages, until interrupted.")
+@takes_decode
 @takes_selection
 @takes_format
 @takes_settings
 def command(
-    place: str, targets: tuple[str, ...], count: int | None, follow: bool, selection: Selection, printer: Printer,
-    settings: StoreSettings,
+    place: str, targets: tuple[str, ...], count: int | None, follow: bool, decode: str | None, selection: Selection,
+    printer: Printer, settings: StoreSettings,
 ) -> int:  # fmt: skip
     """Print the newest messages of topics or queues together, in the order in which they were stored.
 
@@ -53,41 +55,42 @@ def command(
         raise CommandError("--follow has no end", "leave --until out", os.EX_USAGE)
     if count is None:
         count = 10 if selection.start is None else None
+    decoder = Decoder(decode)
     try:
         if places:
             asked = replace(request("rows", words, selection, settings), count=count, follow=follow)
-            return _print_of_hosts(places, asked, printer)
+            return _print_of_hosts(places, asked, printer, decoder)
         paths = [target.plain_path for target in wanted]
         with reading(find(place), settings, "tail -f" if follow else "tail", paths, following=follow) as store:
             store.left_out.tell = tell_left_out if follow else None
             ranges = ranges_of(store, wanted, selection)
             attributes = printer.attributes or selection.key is not None
-            for message in in_log_order(store, ranges, selection, count, attributes):
+            for message in decoder.decoded(in_log_order(store, ranges, selection, count, attributes)):
                 printer.line(message)
             printer.flush()
             if follow:
                 ends = {(chosen.topic, chosen.queue): chosen.end for chosen in ranges}
                 look = partial(ranges_of, store, wanted, Selection())
                 for messages in following(store, look, ends, selection, attributes):
-                    for message in messages:
+                    for message in decoder.decoded(messages):
                         printer.line(message)
                     printer.flush()
-            return store.left_out.exit_code()
+            return decoder.exit_code(store.left_out.exit_code())
     except KeyboardInterrupt:
         if not follow:
             raise
         return INTERRUPTED  # the usual end of --follow
 
 
-def _print_of_hosts(places: list[str], asked: Request, printer: Printer) -> int:
+def _print_of_hosts(places: list[str], asked: Request, printer: Printer, decoder: Decoder) -> int:
     attributes = printer.attributes or asked.key is not None
     with Fleet(places, replace(asked, attributes=attributes)) as fleet:
         rows = fleet.rows()
-        for message in rows if asked.count is None else deque(rows, asked.count):
+        for message in decoder.decoded(rows if asked.count is None else deque(rows, asked.count)):
             printer.line(message)
         printer.flush()
         for messages in fleet.follow() if asked.follow else ():
-            for message in messages:
+            for message in decoder.decoded(messages):
                 printer.line(message)
             printer.flush()
-        return fleet.exit_code()
+        return decoder.exit_code(fleet.exit_code())

@@ -134,7 +134,15 @@ def true_for(store: MessageStore, expression: str, topic: str = "t", queue: int 
 
 
 def test_each_sentence_of_the_page_has_its_test() -> None:
-    modules = "test_where.py", "test_hist.py", "test_grep.py", "test_dlq.py", "test_incomplete.py", "test_sql.py"
+    modules = (
+        "test_where.py",
+        "test_hist.py",
+        "test_grep.py",
+        "test_dlq.py",
+        "test_incomplete.py",
+        "test_sql.py",
+        "test_decode.py",
+    )
     source = "".join(Path(__file__).with_name(module).read_text() for module in modules)
     heads = re.findall(r"^def test_((?:\d+_)+)", source, re.MULTILINE)
     named = {int(number) for head in heads for number in head.strip("_").split("_")}
