@@ -316,7 +316,7 @@ def test_a_file_that_waits_keeps_owner_and_mode(site: Site) -> None:
 
 
 def test_who_has_too_many_files_open_is_refused(site: Site) -> None:
-    """10.13 Who has too many files open in boxes is refused another one with EMFILE. What is open is read and written
+    """10.13 A user with too many files open in boxes gets EMFILE for another one. What is open is read and written
     on, and lines are published and messages read as ever."""
     mounts = ["prlimit", "--nofile=512", sys.executable, "-m", "mountctl", "mount", "--log-file", str(site.log)]
     subprocess.run([*mounts, site.store, site.mountpoint], check=True, timeout=PATIENCE_S)
