@@ -375,6 +375,7 @@ class Dataset:
                         layout = known.layouts[segment[:2]] = self.measure(key)
                         self.map(layout, layout.size)
                         yield
+            yield  # there may be many queues without a whole segment
 
     def status(self) -> dict[str, object]:
         """Figures for `@store/status.json`."""

@@ -32,7 +32,7 @@ TOPICS = (100, 2_000, 20_000)
 QUEUES, MESSAGES = 4, 3
 MOST_TIMES, BOUND = 2.0, "a bound"
 LEAST = 0.001
-"""In any figure's unit: a smaller one is noise."""
+"""In any figure's unit: a smaller one is noise, and nothing is judged beside it."""
 NAMES, FOUND = 2, 5 + 2 * QUEUES
 """Names of a topic in the root (itself and its stream), and those that `find -maxdepth 2` prints."""
 KEPT_FOR_EVER = Retention(max_bytes=1 << 60)
@@ -317,8 +317,9 @@ def lives_of(room: Room, store: Wide) -> Sides | LeftOutError:
         with MessageStore.open(ours) as opened:
             sizes = opened.sizes
         for number in range(room.scale.rounds):
-            sides[0].append(our_life(ours, f"new-{number}"))
-            sides[1].append(their_life(rocketmq, theirs, sizes, f"new-{number}"))
+            topic = f"life-{number}"  # `publish` has made other new topics
+            sides[0].append(our_life(ours, topic))
+            sides[1].append(their_life(rocketmq, theirs, sizes, topic))
     except LeftOutError as reason:
         return reason
     except RocketMQError as error:
@@ -359,12 +360,12 @@ def verdicts(stores: Sequence[Wide], found: Sequence[Figures]) -> Iterator[Resul
         of_size = dict(zip(topics[len(topics) - len(values) :], values, strict=True))
         smallest = min(of_size)
         for size, value in of_size.items():
-            is_judged = size == topics[-1]
+            is_judged = size == topics[-1] and of_size[smallest] > LEAST
             if figure.compared and size > smallest:
                 beside = Peer(f"{smallest:,} topics", of_size[smallest], MOST_TIMES)
                 yield verdict(figure, size, value, beside, is_judged=is_judged)
             if figure.limit is not None and size >= topics[min(1, len(topics) - 1)]:
-                yield verdict(figure, size, value, Peer(BOUND, figure.limit, 1), is_judged=is_judged)
+                yield verdict(figure, size, value, Peer(BOUND, figure.limit, 1), is_judged=size == topics[-1])
 
 
 def costs(figure: Figure, topics: Sequence[int], values: Sequence[float]) -> list[float]:
