@@ -210,7 +210,7 @@ def require_here(text: str | Path) -> None:
     from fsstore.fleet.places import is_place  # rarely needed
 
     if is_place(str(text)) and not patiently(Path(text).exists, True):
-        remedy = "cat, tail, grep, topics and status take such places; run this verb on that host"
+        remedy = "cat, tail, grep, topics, status and top take such places; run this verb on that host"
         raise CommandError(f"'{text}' is a place of another host", remedy, os.EX_USAGE)
 
 

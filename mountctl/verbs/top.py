@@ -1,4 +1,4 @@
-"""mountctl top: shows a mount's current activity on a screen that is refreshed."""
+"""mountctl top: shows the current activity of a mount, or of several hosts' mounts, on a screen that is refreshed."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ import shutil
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 import click
 
+from mountctl.errors import CommandError
+from mountctl.frames import SAME_VERSION, Status
+from mountctl.hosts import Fleet, is_fleet, request
 from mountctl.output import human_size, plural, print_json_line, shown, visible
 from mountctl.places import Mount, find_mount, patiently
 from mountctl.replicating import copy_in_words
 
 HISTORY = 20
 """The most rates in a topic's line."""
+
+BROKER_WIDTH = 20
+"""The most characters of a broker's name in its column."""
 
 BARS = " ▁▂▃▄▅▆▇█"
 PLAIN_WIDTH = 80
@@ -199,6 +206,48 @@ class Screen:
             yield f"{_cut(group.group, 26):<26}  {_cut(group.topic, 24):<24}  {group.lag:>13,}  {group.consumed:>9,.0f}"
 
 
+class FleetScreen:
+    """Figures of several brokers as lines of text."""
+
+    def lines(self, found: Mapping[str, Figures | None], width: int, height: int) -> list[str]:
+        """At most `height` lines of `width` characters: a line for each broker (None: without figures), then topics and
+        groups of all, the busiest and the furthest behind first."""
+        first = min(max(map(len, ("BROKER", *found))), BROKER_WIDTH)
+
+        def row(broker: str, *cells: str) -> str:
+            return "  ".join((f"{_cut(broker, first):<{first}}", *cells))
+
+        known = [(broker, now) for broker, now in found.items() if now is not None]
+        topics = sorted(((-one.stored, broker, one) for broker, now in known for one in now.topics), key=_by_two)
+        groups = sorted(((-one.lag, broker, one) for broker, now in known for one in now.groups), key=_by_two)
+        left = max(height - len(found) - 5, 2)
+        most_groups = min(len(groups), max(left // 3, left - len(topics)))
+        table = [row("BROKER", f"{'IN/S':>9}", f"{'IN':>12}", f"{'OUT/S':>9}", f"{'NOT ON DISK':>12}", "DISK FREE")]
+        table += [row(broker, *_cells(now)) for broker, now in found.items()]
+        table += ["", row("BROKER", f"{'TOPIC':<26}", f"{'QUEUES':>6}", f"{'MESSAGES':>13}", f"{'IN/S':>9}")]
+        for _, broker, topic in topics[: left - most_groups]:
+            figures = f"{topic.queues:>6,}", f"{topic.messages:>13,}", f"{topic.stored:>9,.0f}"
+            table.append(row(broker, f"{_cut(topic.topic, 26):<26}", *figures))
+        if most_groups:
+            table += ["", row("BROKER", f"{'GROUP':<26}", f"{'TOPIC':<24}", f"{'LAG':>13}")]
+        for _, broker, group in groups[:most_groups]:
+            table.append(
+                row(broker, f"{_cut(group.group, 26):<26}", f"{_cut(group.topic, 24):<24}", f"{group.lag:>13,}")
+            )
+        return [visible(line)[:width].rstrip() for line in table[:height]]
+
+
+def _by_two(row: tuple[float, str, object]) -> tuple[float, str]:
+    return row[:2]
+
+
+def _cells(now: Figures | None) -> Sequence[str]:
+    if now is None:
+        return ("no mount answers",)
+    rates = f"{now.stored:>9,.0f}", f"{human_size(round(now.stored_bytes)):>10}/s", f"{now.read:>9,.0f}"
+    return *rates, f"{human_size(now.unflushed_bytes):>12}", human_size(now.disk_free_bytes)
+
+
 def sparkline(values: Iterator[float] | deque[float]) -> str:
     """A bar for each value, scaled to the largest."""
     found = list(values)
@@ -212,31 +261,82 @@ def _cut(name: str, width: int) -> str:
 
 
 @click.command("top", short_help="Watch a mount's activity.")
-@click.argument("place", metavar="MOUNTPOINT")
+@click.argument("places", metavar="MOUNTPOINT...", nargs=-1, required=True)
 @click.option("--interval", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds between looks.")
 @click.option("-n", "--count", type=click.IntRange(1), help="End after this many looks.")
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON per look.")
-def command(place: str, interval: float, count: int | None, as_json: bool) -> None:
+def command(places: tuple[str, ...], interval: float, count: int | None, as_json: bool) -> int:
     """Show the activity of the mount at MOUNTPOINT, or of the store in that directory, until interrupted: rates in and
-    out, rates of each topic, the lag of consumer groups, memory and disk.
+    out, rates of each topic, the lag of consumer groups, memory and disk. Of several places, HOST:PLACE by ssh or
+    @GROUP of ~/.config/fsstore/fleet.toml, a line each, and topics and groups of all.
 
     \b
     Examples:
       mountctl top /mnt/mq
       mountctl top /mnt/mq --json --interval 10
+      mountctl top host-a:/mnt/mq host-b:/mnt/mq
     """
-    mount = find_mount(place)
+    if is_fleet(places):
+        return _watch_hosts(places, interval, count, as_json)
+    mount = find_mount(places[0])
     screen = Screen(mount)
     with shown() as show:
-        for number, now in enumerate(looks(mount, interval)):
+        for now in islice(looks(mount, interval), count):
             if as_json:
-                print_json_line(asdict(now) if now is not None else {"answers": False})
+                print_json_line(_as_json(now))
             elif now is None:
                 show([f"{mount.mountpoint} does not answer"])
             else:
                 show(screen.lines(now, *_terminal()))
-            if number + 1 == count:
-                return
+    return 0
+
+
+def _watch_hosts(places: Sequence[str], interval: float, count: int | None, as_json: bool) -> int:
+    """Exit code of the last look."""
+    screen, code = FleetScreen(), 0
+    with shown() as show:
+        for found, code in islice(looks_at_hosts(places, interval), count):  # noqa: B007
+            if as_json:
+                print_json_line({broker: _as_json(now) for broker, now in found.items()})
+            else:
+                show(screen.lines(found, *_terminal()))
+    return code
+
+
+def _as_json(now: Figures | None) -> dict[str, Any]:
+    return {"answers": False} if now is None else asdict(now)
+
+
+def looks_at_hosts(places: Sequence[str], interval: float) -> Iterator[tuple[dict[str, Figures | None], int]]:
+    """Figures of each interval by broker, None if no mount answered there, and the exit code for those that did not.
+    CommandError: a word is no place, or a status is another version's."""
+    before, _ = _look_at_hosts(places)
+    due = time.monotonic()
+    while True:
+        due = max(due + interval, now := time.monotonic())
+        time.sleep(due - now)
+        after, code = _look_at_hosts(places)
+        yield {broker: _figures_of(before.get(broker), look) for broker, look in after.items()}, code
+        before |= {broker: look for broker, look in after.items() if look is not None}
+
+
+def _look_at_hosts(places: Sequence[str]) -> tuple[dict[str, Look | None], int]:
+    """The status of each broker; None: it does not answer, or no daemon has the store open there."""
+    with Fleet(places, request("status")) as fleet:
+        found: dict[str, Look | None] = {host.name: None for host in fleet.hosts}
+        for host, frame in fleet.answers(Status):
+            found[host.name] = Look(time.monotonic(), frame.status) if "pid" in frame.status else None
+        return found, fleet.exit_code()
+
+
+def _figures_of(before: Look | None, now: Look | None) -> Figures | None:
+    """CommandError: a status is another version's."""
+    if before is None or now is None:
+        return None
+    try:
+        return figures(before, now)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CommandError(f"the status of a host is another version's ({error!r})", SAME_VERSION) from None
 
 
 def looks(mount: Mount, interval: float) -> Iterator[Figures | None]:

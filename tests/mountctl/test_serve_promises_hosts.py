@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from engine import Message, MessageStore
 from mountctl.errors import FINDINGS, INTERRUPTED
 from mountctl.hosts import NO_ANSWER
 from mountctl.main import VERBS
-from tests.mountctl.conftest import DEADLINE_SECONDS, eventually, mountctl
+from tests.mountctl.conftest import DEADLINE_SECONDS, eventually, mountctl, site_in
 from tests.mountctl.sshd import Network, network
 
 HOSTILE = "it's; touch '$HOME/gone' \"`id`\"\n& 'x"
@@ -63,9 +63,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 def test_places_of_several_hosts_are_read_as_one(site: Site) -> None:
-    """6.1 `cat`, `tail`, `grep`, `topics` and `status` take several places, ahead of topics: HOST:PLACE by the user's
-    own ssh, `@GROUP` of `~/.config/fsstore/fleet.toml`, and beside such places a path of this host that begins with `/`
-    or `./`. Messages come in the order of store time, broker and physical offset."""
+    """6.1 `cat`, `tail`, `grep`, `topics`, `status` and `top` take several places, ahead of topics: HOST:PLACE by the
+    user's own ssh, `@GROUP` of `~/.config/fsstore/fleet.toml`, and beside such places a path of this host that begins
+    with `/` or `./`. Messages come in the order of store time, broker and physical offset."""
     hosts, here = site.hosts, site.stores / "b"
     both = ["a:order 0", "b:order 1", "a:order 2", "b:order 3", "a:order 4", "b:order 5"]
     assert hosts.succeed("cat", site.a, site.b, "orders").splitlines() == both
@@ -214,11 +214,11 @@ def test_a_terminal_gets_no_escape_codes_of_another_host(site: Site) -> None:
     assert done.stdout == b"bill\n\xff\x1b[31m\n"
 
 
-TAKES_PLACES = {"cat", "tail", "grep", "topics", "status"}
+TAKES_PLACES = {"cat", "tail", "grep", "topics", "status", "top"}
 ELSEWHERE = "a:/mnt/mq"
 OTHERS = {
     **{verb: [ELSEWHERE] for verb in ("check", "dlq", "hist", "init", "promote", "restart", "retention")},
-    **{verb: [ELSEWHERE] for verb in ("serve", "top", "umount")},
+    **{verb: [ELSEWHERE] for verb in ("serve", "umount")},
     **{verb: [ELSEWHERE, "orders"] for verb in ("fields", "put", "wait")},
     "backup": [ELSEWHERE, "copy"],
     "consume": [ELSEWHERE, "orders", "-g", "billing"],
@@ -242,7 +242,10 @@ def test_other_verbs_name_those_that_take_another_host(
     monkeypatch.chdir(tmp_path)
     done = mountctl(verb, *OTHERS[verb])
     assert done.returncode == os.EX_USAGE
-    assert "'a:/mnt/mq' is a place of another host: cat, tail, grep, topics and status take such places" in done.stderr
+    assert (
+        "'a:/mnt/mq' is a place of another host: cat, tail, grep, topics, status and top take such places"
+        in done.stderr
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -259,3 +262,35 @@ def test_messages_are_printed_while_more_are_sent(site: Site) -> None:
         reading.stdout.close()
         assert reading.wait(DEADLINE_SECONDS) == 0
     eventually(lambda: not site.hosts.processes(), "the end of the processes on the hosts")
+
+
+def test_activity_of_several_hosts(site: Site, tmp_path: Path) -> None:
+    """6.10 `top` of several places has a line for each broker, and then topics and groups of all, the busiest and the
+    furthest behind first, each with its broker; the line of a host that does not answer, or has no mount there, says
+    so. JSON has an object by broker in each line."""
+    hosts = site.hosts
+    (hosts.folder / "down/gone").touch()
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(contextmanager(site_in)(tmp_path / name)) for name in ("one", "two"))
+        for number, mount in enumerate((one, two), 1):
+            MessageStore.open(mount.store, create=True).close()
+            put(mount.store, "bills", b"bill", *[b"order"] * number)
+            mount.mounted()
+            hosts.succeed("consume", mount.mountpoint, "bills", "-g", "billing", "-n", "1")
+        places = f"a:{one.mountpoint}", f"b:{two.mountpoint}", f"c:{site.stores / 'a'}", "gone:/mnt/mq"
+        done = hosts.run("top", *places, "-n", "1", "--interval", "0.1")
+        assert done.returncode == NO_ANSWER
+        assert "gone" in done.stderr
+        table = [line.split() for line in done.stdout.splitlines() if line]
+        assert [row[:2] for row in table if row[0] == "BROKER"] == [
+            ["BROKER", name] for name in ("IN/S", "TOPIC", "GROUP")
+        ]
+        assert [row[0] for row in table[1:5]] == ["a", "b", "c", "gone"]
+        assert table[3][1:] == table[4][1:] == ["no", "mount", "answers"]
+        assert table[6:8] == [["a", "bills", "4", "2", "0"], ["b", "bills", "4", "3", "0"]]
+        assert table[9:] == [["b", "billing", "bills", "2"], ["a", "billing", "bills", "1"]]
+        lines = hosts.run("top", *places[:2], "-n", "2", "--interval", "0.1", "--json").stdout.splitlines()
+        assert [[*json.loads(line)] for line in lines] == [["a", "b"]] * 2
+        assert json.loads(lines[1])["b"]["topics"][0]["messages"] == 3
