@@ -71,7 +71,7 @@ def expected_fields(line: dict[str, Any]) -> dict[str, Any]:
 
 
 SAME_NAMES = (
-    "topic queue_id queue_offset physical_offset store_size sys_flag flag born_time_ms store_time_ms reconsume_times"
+    "topic queue queue_offset physical_offset store_size sys_flag flag born_time_ms store_time_ms reconsume_times"
     " prepared_transaction_offset body_crc msg_id properties"
 )
 
