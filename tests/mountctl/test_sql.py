@@ -47,20 +47,22 @@ def test_fields_of_json_are_within_reach_beside_bodies_that_are_none(mount: Moun
     assert rows[0]["properties"] == {"KEYS": "K", "TAGS": "new"}
 
 
-def test_46_a_name_that_is_no_column_is_a_field_of_the_bodies(tmp_path: Path) -> None:
+def test_46_a_name_that_is_no_column_is_a_field_of_the_bodies(site: Site) -> None:
     bodies = [
         {"user": "ann", "n": 1, "price": 1.5, "ok": True, "spot": {"x": 1}, "mixed": 1, "queue": "q", "N": 7},
         {"user": "bob", "n": 2, "price": 2, "ok": False, "spot": {"x": 2}, "mixed": "a", "it's": 3},
         {"user": None, "n": 3},
     ]
-    with MessageStore.open(tmp_path / "store", create=True) as store:
+    with MessageStore.open(site.store, create=True) as store:
         for body in bodies:
             store.put(Message("orders", json.dumps(body).encode()), 0)
         store.put(Message("orders", b"no JSON"), 0)
         store.put(Message("bills", b'{"n": 10}'), 0)
 
+    place = site.mounted().mountpoint
+
     def rows(query: str) -> list[dict[str, object]]:
-        return [json.loads(line) for line in succeed("sql", tmp_path / "store", query, "--json").splitlines()]
+        return [json.loads(line) for line in succeed("sql", place, query, "--json").splitlines()]
 
     found = rows('select "user", n, price, ok, spot, mixed, "it\'s" from orders order by queue_offset')
     assert found[0] == {"user": "ann", "n": 1, "price": 1.5, "ok": True, "spot": {"x": 1}, "mixed": 1, "it's": None}
@@ -73,7 +75,7 @@ def test_46_a_name_that_is_no_column_is_a_field_of_the_bodies(tmp_path: Path) ->
     assert rows("select sum(n) as n from messages where queue = 0") == [{"n": 16}], "queue is the message's own"
     assert rows("create table t as select n from orders; select sum(n) as n from t") == [{"n": 6}]
     assert "n" not in rows("from orders limit 1")[0], "only a query that names one gets such columns"
-    unknown = mountctl("sql", tmp_path / "store", "select nosuch from orders")
+    unknown = mountctl("sql", place, "select nosuch from orders")
     assert (unknown.returncode, '"nosuch" not found' in unknown.stderr) == (64, True)
 
 
