@@ -87,6 +87,23 @@ def test_without_any_mark_all_that_is_in_memory_is(tmp_path: Path) -> None:
         assert bodies(store, "T", 0) == sent
 
 
+def test_zeros_behind_the_end_are_written_again(tmp_path: Path) -> None:
+    """An earlier opening may have made them, and the disk may have kept what was there before."""
+
+    class ByteDisk(PageDisk):
+        reached = 0
+
+        def write_again(self, descriptor: int, path: Path, position: int, size: int) -> None:
+            super().write_again(descriptor, path, position, size)
+            self.reached = max(self.reached, int(path.name) + position + size)
+
+    _, end, sent = fill(tmp_path / "store", tmp_path / "left")
+    disk = ByteDisk()
+    with MessageStore.open(tmp_path / "left", replace(SMALL, disk=disk)) as store:
+        assert disk.reached == end - end % LOG_BYTES + LOG_BYTES
+        assert bodies(store, "T", 0) == sent
+
+
 def test_it_is_written_while_the_rest_is_scanned(tmp_path: Path) -> None:
     fill(tmp_path / "store", tmp_path / "left")
     shutil.rmtree(tmp_path / "left" / "fsstore")
