@@ -58,7 +58,10 @@ KILLS_A_STORE = 100
 """Then another store: readers list and check all of it, time and again."""
 
 KILLED_SERVING = 0.9
-"""So many of the kills come after the daemon serves again; the others whenever they come."""
+"""So many of the kills come after the daemon serves again; the others soon after the kill before. Restarts need not
+wait for that."""
+SOON_S = 0.2
+"""In this time the next server takes over, as a rule."""
 
 
 @dataclass(frozen=True)
@@ -445,7 +448,7 @@ def run(
                 blind = 0 if rng.random() < KILLED_SERVING or blind >= MOST_UNANSWERED - 2 else blind + 1
                 if not blind:
                     (root / "@store/status.json").read_bytes()
-                time.sleep(rng.random() * 2 * every_s)
+                time.sleep(rng.random() * (SOON_S if blind and not planned else 2 * every_s))
                 began = time.monotonic()
                 deaths_ms.append(time.time() * 1_000)
                 reached.note(BEGUN, bool(seen.begun))
