@@ -59,7 +59,7 @@ class KnownRange(NamedTuple):
 
 
 class _Stamp(NamedTuple):
-    """What shows whether a file of the log has changed."""
+    """Size and modification time of a file of the log. They are others once it has changed."""
 
     file_bytes: int
     mtime_ns: int
@@ -112,7 +112,7 @@ class KnownRanges:
             return row.known if row is not None and row.known.first_physical == first_physical else None
 
     def content(self, known: KnownRange) -> bytes | None:
-        """What was kept of a range; None: it is not known."""
+        """The content that was kept for a range; None: the range is not known."""
         with self._lock:
             found = self._of(known.first_physical)
             row = None if found is None else found[1].by_begin.get(known[:3])

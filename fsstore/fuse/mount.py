@@ -299,12 +299,7 @@ class MountTasks:
     async def _sum_streams(self) -> None:
         """Compute sizes of streams in advance."""
         while True:
-            try:
-                is_done = await trio.to_thread.run_sync(self._store.sum_streams, SLICE_S)
-            except (StoreError, OSError) as error:
-                text = f"summing streams failed: {error}"
-                LIMITED_LOG.log_once(log, logging.WARNING, text, text)
-                is_done = True
+            is_done = await self._in_advance(self._store.sum_streams, SLICE_S, "summing streams")
             await trio.sleep(SUMMING_INTERVAL_S if is_done else 0)
 
     async def _look_ahead(self) -> None:
@@ -314,12 +309,16 @@ class MountTasks:
         while True:
             before, end = end, self._store.physical_end
             await trio.sleep(SUMMING_INTERVAL_S if is_done or end != before else AHEAD_PAUSE_S)
-            try:
-                is_done = await trio.to_thread.run_sync(self._core.look_ahead, AHEAD_S)
-            except (StoreError, OSError) as error:
-                text = f"making footers of Parquet files in advance failed: {error}"
-                LIMITED_LOG.log_once(log, logging.WARNING, text, text)
-                is_done = True
+            is_done = await self._in_advance(self._core.look_ahead, AHEAD_S, "making footers of Parquet files")
+
+    async def _in_advance(self, work: Callable[[float], bool], seconds: float, what: str) -> bool:
+        """Do some work in a thread for about `seconds`; returns whether none is left, also after a failure."""
+        try:
+            return await trio.to_thread.run_sync(work, seconds)
+        except (StoreError, OSError) as error:
+            text = f"{what} in advance failed: {error}"
+            LIMITED_LOG.log_once(log, logging.WARNING, text, text)
+            return True
 
     async def _follow(self) -> None:
         logged: IndexState | None = None

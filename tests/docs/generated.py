@@ -182,7 +182,7 @@ def api() -> str:
         *(part for name in SETTINGS for part in reference_of(name)),
         "## What is answered",
         *(part for name in ANSWERS for part in reference_of(name)),
-        "## What a program is told",
+        "## Events",
         *(part for name in EVENTS for part in reference_of(name)),
         "## Calls that take long",
         "Some calls may take long: they decompress, read a disk, sum sizes. On a thread that must not wait, such as an "
