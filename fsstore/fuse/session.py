@@ -9,8 +9,8 @@ Requests are handled one after the other on trio's thread:
 
 In a turn the loop never blocks: what takes long is done in a thread (`SlowWork`, `WouldBlock`), then the request is
 handled again. Most answers need no waiting, and a trio checkpoint for each would cost more than the answer. trio runs
-after TURN_REQUESTS requests, after BUSY_REQUESTS while a request waits for slow work or for pyfuse3, and whenever the
-kernel is idle. Reads and writes that never block keep the interpreter's lock from the threads of slow work.
+after TURN_REQUESTS requests or TURN_S, after BUSY_REQUESTS while a request waits for slow work or for pyfuse3, and
+whenever the kernel is idle. Reads and writes that never block keep the interpreter's lock from the threads of slow work.
 """
 
 from __future__ import annotations
@@ -243,6 +243,10 @@ class Channel:
 TURN_REQUESTS, BUSY_REQUESTS = 256, 8
 """Requests to answer before trio's other tasks run; the second while a request waits for slow work or for pyfuse3."""
 
+TURN_S = 0.002
+"""Time after which trio's other tasks run though fewer requests came. A program that asks every few milliseconds would
+keep them from running for TURN_REQUESTS times as long, and a follower would show nothing new meanwhile."""
+
 CROWD_REQUESTS = 4
 """So many requests that come without a wait show that several processes ask at once. One process rarely has more than
 two: the kernel does not wait for the answer to RELEASE. Reading ahead for one would cost a call and a copy each."""
@@ -345,13 +349,15 @@ class RequestLoop:
 
     def _turn(self, nursery: trio.Nursery) -> bool:
         """Take requests until trio has to run; returns whether there are none."""
-        taken = 0
+        taken, began_s = 0, time.monotonic()
         while self._channel.is_mounted:
             is_busy = self._slow or self._relay.waiting
             if taken >= (BUSY_REQUESTS if is_busy else TURN_REQUESTS):
                 return False
             comes_at_once = bool(self._at_once or self._requests or is_busy)
             if not comes_at_once:  # to receive what has not come would cost a call
+                if taken and time.monotonic() - began_s > TURN_S:
+                    return False
                 if not self._channel.is_ready(LINGER_MS):
                     return True
                 comes_at_once = self._channel.had_one

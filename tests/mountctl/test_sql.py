@@ -111,7 +111,7 @@ def test_47_a_group_goes_on_where_it_ended(site: Site, way: str) -> None:
     assert succeed("consume", place, "orders", "-g", "g") == ""
     assert mountctl("sql", place, "from orders", "-g", "g", "--from", "-1h").returncode == 64
     if way == "mounted":
-        claim = MountClient(mounts()[-1]).claim("g", "orders", 1)
+        claim = MountClient(next(found for found in mounts() if found.mountpoint == place)).claim("g", "orders", 1)
         assert claim is not None
         refused = mountctl("sql", place, "from orders", "-g", "g")
         assert (refused.returncode, "another member of g consumes orders/1" in refused.stderr) == (75, True)
