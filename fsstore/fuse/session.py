@@ -9,7 +9,7 @@ Requests are handled one after the other on trio's thread:
 
 In a turn the loop never blocks: what takes long is done in a thread (`SlowWork`, `WouldBlock`), then the request is
 handled again. Most answers need no waiting, and a trio checkpoint for each would cost more than the answer. trio runs
-after TURN_REQUESTS requests or TURN_S, after BUSY_REQUESTS while a request waits for slow work or for pyfuse3, and
+after TURN_REQUESTS requests or LONGEST_TURN_S, after BUSY_REQUESTS while a request waits for slow work or for pyfuse3, and
 whenever the kernel is idle. Reads and writes that never block keep the interpreter's lock from the threads of slow work.
 """
 
@@ -243,7 +243,7 @@ class Channel:
 TURN_REQUESTS, BUSY_REQUESTS = 256, 8
 """Requests to answer before trio's other tasks run; the second while a request waits for slow work or for pyfuse3."""
 
-TURN_S = 0.002
+LONGEST_TURN_S = 0.002
 """Time after which trio's other tasks run though fewer requests came. A program that asks every few milliseconds would
 keep them from running for TURN_REQUESTS times as long, and a follower would show nothing new meanwhile."""
 
@@ -356,7 +356,7 @@ class RequestLoop:
                 return False
             comes_at_once = bool(self._at_once or self._requests or is_busy)
             if not comes_at_once:  # to receive what has not come would cost a call
-                if taken and time.monotonic() - began_s > TURN_S:
+                if taken and time.monotonic() - began_s > LONGEST_TURN_S:
                     return False
                 if not self._channel.is_ready(LINGER_MS):
                     return True

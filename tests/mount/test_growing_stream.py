@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,32 @@ def read_messages(descriptor: int) -> None:
         for line in data.splitlines():
             assert line == b"%d %s" % (seen, b"x" * 100)
             seen += 1
+
+
+READS_UNTIL_SHOWN = 150
+"""Some 0.6 s where none takes long; a follower looks every 0.1 s. A turn of the request loop is 256 requests at most."""
+
+
+def test_a_reader_that_asks_every_few_milliseconds_does_not_keep_the_follower_waiting(tmp_path: Path) -> None:
+    (tmp_path / "follower").mkdir()
+    with mounted(tmp_path) as writer:
+        append = writer.topic("load") / "0" / "append"
+        append.write_bytes(b"first\n")
+        with mounted(tmp_path / "follower", store=writer.store, config={"mode": "FOLLOW"}) as follower:
+            log = follower.root / "load" / "0.log"
+            until("the stream is there", log.exists)
+            with log.open("rb", buffering=0) as shown:
+                until("the follower shows the first", lambda: shown.read() == b"first\n")
+                for number in range(5):
+                    append.write_bytes(b"%d\n" % number)
+                    assert reads_until(shown, b"%d\n" % number) <= READS_UNTIL_SHOWN
+
+
+def reads_until(file: FileIO, expected: bytes) -> int:
+    """How many reads, a few milliseconds apart, it takes until a file has these bytes."""
+    reads, deadline = 1, time.monotonic() + PATIENCE_S
+    while (data := file.read()) != expected:
+        assert data == b"" and time.monotonic() < deadline
+        time.sleep(0.004)
+        reads += 1
+    return reads
