@@ -1,7 +1,8 @@
 """A live copy of a real broker: replica and broker are killed, and every byte, message and key is compared.
 
 `python -m tests.interop.copying --seconds 60 --rate 3000` is the long form: it also measures how long after its sending
-a message can be read through a mount of the copy, with a mount of the broker's own store beside it.
+a message can be read through a mount of the copy, with a mount of the broker's own store beside it, and how fast a new
+copy catches up.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from tests.interop.messages import Put
 from tests.interop.mounts import MOUNTCTL, mountctl, mounted
 from tests.interop.room import Room, java_config
 from tests.interop.tailing import TopicReader
-from tests.interop.toolchain import BUILD, LINES, NotAvailableError, build_drivers
+from tests.interop.toolchain import BUILD, LINES, Line, NotAvailableError, build_drivers
 
 QUEUES = 4
 RATE, SECONDS = 1_000, 6
@@ -96,14 +97,14 @@ def end_of(broker: Broker) -> int:
     return end
 
 
-def produce(broker: Broker, rate: int, seconds: int, topic: str = TOPIC) -> None:
+def produce(broker: Broker, rate: int, seconds: int, topic: str = TOPIC, body_bytes: int = BODY_BYTES) -> None:
     """Begin a load."""
     broker.driver.call(
         "produce",
         names=broker.names,
         topic=topic,
         queues=QUEUES,
-        body_bytes=BODY_BYTES,
+        body_bytes=body_bytes,
         rate=rate,
         seconds=seconds,
     )
@@ -236,15 +237,28 @@ def reader_of(mountpoint: Path) -> TopicReader:
     return reader
 
 
-def measure(line_name: str, role: str, rate: int, seconds: int) -> dict[str, Any]:
-    """One run with figures, in a folder that is removed."""
+LOAD_SIZES = FileSizes(64 << 20, 300_000, 500_000, 2_000_000)
+
+
+@contextmanager
+def load_room(line_name: str) -> Iterator[tuple[Path, Driver, Line]]:
+    """A folder that is removed in the end, and the driver of that line of RocketMQ."""
     line = next(line for line in LINES if line.name == line_name)
     BUILD.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="copying-", dir=BUILD))
-    path, sizes = folder / "theirs", FileSizes(64 << 20, 300_000, 500_000, 2_000_000)
+    try:
+        with Driver(line, folder / "home", threads=True) as driver:
+            yield folder, driver, line
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(line_name: str, role: str, rate: int, seconds: int) -> dict[str, Any]:
+    """One run with figures."""
     with ExitStack() as stack:
-        driver = stack.enter_context(Driver(line, folder / "home", threads=True))
-        broker = start_broker(driver, path, java_config(sizes, brokerRole=role))
+        folder, driver, line = stack.enter_context(load_room(line_name))
+        path = folder / "theirs"
+        broker = start_broker(driver, path, java_config(LOAD_SIZES, brokerRole=role))
         for topic in ("warm-up", TOPIC):
             broker.make_topic(topic, QUEUES)
         copy = Copy(folder / "ours", port_of(broker))
@@ -264,7 +278,6 @@ def measure(line_name: str, role: str, rate: int, seconds: int) -> dict[str, Any
         copy.await_end(first + copied)
         problems = [one for reader in readers for one in reader.finish(load["by_queue"])]
         delays = [reader.log_delays.figures() for reader in readers]
-    shutil.rmtree(folder, ignore_errors=True)
     return {
         "version": line.version,
         "role": role,
@@ -276,6 +289,33 @@ def measure(line_name: str, role: str, rate: int, seconds: int) -> dict[str, Any
         "sends": load["sends"],
         "problems": problems,
     }
+
+
+CATCHING_UP_BYTES, LARGE_BODY_BYTES = 1 << 30, 64 << 10
+
+
+def measure_catching_up(line_name: str) -> dict[str, Any]:
+    """How fast a new copy takes a log of about CATCHING_UP_BYTES."""
+    with load_room(line_name) as (folder, driver, line):
+        broker = start_broker(driver, folder / "theirs", java_config(LOAD_SIZES))
+        broker.make_topic(TOPIC, QUEUES)
+        seconds = 10
+        produce(broker, CATCHING_UP_BYTES // LARGE_BODY_BYTES // seconds, seconds, body_bytes=LARGE_BODY_BYTES)
+        driver.call("produced")
+        end, began = end_of(broker), time.monotonic()
+        copy = Copy(folder / "ours", port_of(broker))
+        try:
+            copy.await_end(end)
+            took, processor_seconds = time.monotonic() - began, copy.processor_seconds
+        finally:
+            copy.stop()
+        return {
+            "version": line.version,
+            "bytes": end,
+            "seconds": took,
+            "bytes_per_second": end / took,
+            "processor_seconds": processor_seconds,
+        }
 
 
 def main() -> int:
@@ -290,9 +330,10 @@ def main() -> int:
         print(error)
         return 75
     for line in LINES:
-        for role in ("ASYNC_MASTER", "SYNC_MASTER"):
-            if options.line in (None, line.name):
+        if options.line in (None, line.name):
+            for role in ("ASYNC_MASTER", "SYNC_MASTER"):
                 print(json.dumps(measure(line.name, role, options.rate, options.seconds)), flush=True)
+            print(json.dumps(measure_catching_up(line.name)), flush=True)
     return 0
 
 
