@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import click
 
+from fsstore.query.decoding import DecodeError, NoDecoderError, decode
 from mountctl.client import MessageRow
 from mountctl.errors import INCOMPLETE, CommandError
 from mountctl.output import plural, visible
 
 DECODE_SECONDS = 10.0
-"""Limit of the command's time for one message."""
-_NOT_FOUND = (126, 127)
-"""Exit codes of a shell that can't run the command."""
+MOST_DECODED_BYTES = 64 << 20
+"""Limits of the command's time and output for one message."""
 
 takes_decode = click.option(
     "--decode",
@@ -43,39 +41,17 @@ class Decoder:
             yield from messages
             return
         for message in messages:
-            body, reason = self._run(self._command, message)
-            if not reason:
+            slot = message.topic, message.queue, message.offset
+            try:
+                body = decode(self._command, message.body, slot, DECODE_SECONDS, MOST_DECODED_BYTES)
+            except NoDecoderError as error:
+                raise CommandError(f"--decode can't be run: {visible(error.reason)}", exit_code=os.EX_USAGE) from None
+            except DecodeError as error:
+                self._failed += 1
+                place = f"{message.topic}/{message.queue}/{message.offset}"
+                click.echo(visible(f"mountctl: {place} is left out, for --decode failed: {error.reason}"), err=True)
+            else:
                 yield replace(message, body=body)
-                continue
-            self._failed += 1
-            place = f"{message.topic}/{message.queue}/{message.offset}"
-            click.echo(visible(f"mountctl: {place} is left out, for --decode failed: {reason}"), err=True)
-
-    def _run(self, command: str, message: MessageRow) -> tuple[bytes, str]:
-        """The decoded body, and the reason why there is none."""
-        about = {"MQ_TOPIC": message.topic, "MQ_QUEUE": str(message.queue), "MQ_OFFSET": str(message.offset)}
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", command],
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            env={**os.environ, **about},
-            process_group=0,
-        )
-        try:
-            body, said = process.communicate(message.body, timeout=DECODE_SECONDS)
-        except subprocess.TimeoutExpired:
-            return b"", f"it took longer than {DECODE_SECONDS:g} s"
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-        words = said.decode(errors="replace").strip().splitlines()
-        if process.returncode in _NOT_FOUND:
-            raise CommandError(f"--decode can't be run: {visible((words or [command])[0])}", exit_code=os.EX_USAGE)
-        reason = f"it ended with {process.returncode}" + (f": {words[0][:200]}" if words else "")
-        return body, reason if process.returncode else ""
 
     def exit_code(self, otherwise: int) -> int:
         """INCOMPLETE, unless `otherwise` is an error, if a message was left out, after their number on standard error;

@@ -101,6 +101,7 @@ class Server:
         self,
         tree: ServedTree,
         store: MessageStore | None,
+        page: Page,
         options: HttpOptions,
         load: Callable[[], Secrets],
         log_line: Callable[[bytes], None] | None = None,
@@ -115,7 +116,7 @@ class Server:
         self._log_line = log_line
         self._datasets = Datasets(tree, store)
         self._web_hdfs = WebHdfs(tree, options.host, self._datasets)
-        self._page = Page(tree, store)
+        self._page = page
         self._shares = Shares(max((soft - SPARE_DESCRIPTORS) // DESCRIPTORS_EACH, 1))
         self._problems = RateLimitedLog()
         self._refusing = 0

@@ -77,10 +77,11 @@ class SecretFiles(NamedTuple):
 @click.option("--client-ca", type=_FILE, help="Let clients in whose certificate one of these (PEM) has signed.")
 @click.option("--insecure", is_flag=True, help="Serve other hosts without TLS, or without tokens.")
 @click.option("--access-log", type=_FILE, metavar="FILE", help="A line for each request; - is standard output.")
+@click.option("--decode", metavar="COMMAND", help="Have the page show bodies as COMMAND prints them, too, by a shell.")
 @click.option("--token-file", type=_FILE, help="Write the first token for HADOOP_TOKEN_FILE_LOCATION, and end.")
 def command(
     place: str, listen: str, hosts: tuple[str, ...], tokens: Path | None, certificate: Path | None, key: Path | None,
-    client_ca: Path | None, insecure: bool, access_log: Path | None, token_file: Path | None,
+    client_ca: Path | None, insecure: bool, access_log: Path | None, decode: str | None, token_file: Path | None,
 ) -> None:  # fmt: skip
     """Serve the mount of PLACE over HTTP, to read: /webhdfs/v1/ for Hadoop and Spark, /files/ for all others,
     /datasets?topic=&since=&until= names the Parquet files of a time. At / is a page for people.
@@ -111,12 +112,15 @@ def command(
 
     known = frozenset(name.lower() for name in (*names, "localhost", socket.gethostname(), address))
     with _followed(find(place)) as store:
-        _serve(mount, store, HttpOptions(address, port, names[0], known, open_to_all), files, access_log)
+        options = HttpOptions(address, port, names[0], known, open_to_all)
+        _serve(mount, store, options, files, access_log, decode)
 
 
 def _serve(
-    mount: Mount, store: MessageStore | None, options: HttpOptions, files: SecretFiles, access_log: Path | None
-) -> None:
+    mount: Mount, store: MessageStore | None, options: HttpOptions, files: SecretFiles, access_log: Path | None,
+    decode: str | None,
+) -> None:  # fmt: skip
+    from fsstore.serve.page.page import Page
     from fsstore.serve.server import Server
     from fsstore.serve.tree import ServedTree
 
@@ -134,7 +138,7 @@ def _serve(
         tell_systemd("READY=1")
 
     tree = ServedTree(os.fspath(mount.mountpoint), partial(_served_mount, mount))
-    server = Server(tree, store, options, load, None if lines is None else lines.write)
+    server = Server(tree, store, Page(tree, store, decode), options, load, None if lines is None else lines.write)
     try:
         server.run(ready)
     except OSError as error:

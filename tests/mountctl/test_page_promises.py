@@ -268,6 +268,36 @@ def test_damage(tmp_path: Path) -> None:
         log.write_bytes(whole)
 
 
+def test_decoded_bodies(mounted: Site, tmp_path: Path) -> None:
+    """1.8 With `mountctl serve --decode COMMAND` a message has its body also as a shell's COMMAND prints it, ahead of
+    the one that was published. If COMMAND fails, takes longer than 5 s or prints more than 16 MiB, the message is shown
+    with the reason."""
+    command = (
+        "case $MQ_OFFSET in 0) cat;; 1) tr a-z A-Z;; 2) echo '<b>bad</b>' >&2; exit 3;; 3) yes;; *) sleep 60;; esac"
+    )
+    with served(mounted.mountpoint, tmp_path, "--decode", command) as server:
+        image, upper, failing, endless, slow = (
+            page(server, link("message", topic="kinds", queue=0, offset=at)) for at in range(5)
+        )
+        assert words(upper).index("Decoded 39 B, as a command of this server prints it") < words(upper).index(
+            "Body 39 B"
+        )
+        assert re.findall(r'class="name">(.)<', upper) == ["A", "0", "1", "B", "a", "0", "1", "b"]
+        [source, _] = re.findall(r'<img class="body" src="([^"]*)"', image)
+        assert server.ask(unescape(source)).body == PNG
+        assert server.ask(links(upper, "keep it")[0]).body == b'{"A":[1,{"B":12345678901234567890.50}]}'
+        for html, reason in (
+            (failing, "it ended with 3: <b>bad</b>"),
+            (endless, "it printed more than 16,777,216 bytes"),
+            (slow, "it took longer than 5 s"),
+        ):
+            assert f"the command of --decode failed: {reason}" in words(html)
+            assert "Where it lies" in words(html)
+    with served(mounted.mountpoint, tmp_path, "--decode", "no-such-command") as server:
+        html = words(page(server, link("message", topic="orders", queue=0, offset=0)))
+        assert re.search("the command of --decode can't be run: .*no-such-command: not found.*Where it lies", html)
+
+
 # 2
 
 

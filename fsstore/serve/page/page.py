@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl
 
 from engine import MessageStore, StoreError, TopicNotFoundError
 from fsstore.parquet.names import parse_segment, queue_partition, topic_partition
+from fsstore.query.decoding import DecodeError, NoDecoderError, decode
 from fsstore.serve.access import AccessError, Tokens
 from fsstore.serve.connection import Answer, Request
 from fsstore.serve.page.body import image_type, shown_body
@@ -47,16 +48,20 @@ PAGE = b"/page/"
 STATIC = b"/page/static/"
 LOGIN, LOGOUT = b"/page/login", b"/page/logout"
 MOST_PARQUET = 1_000
+DECODE_S, MOST_DECODED_BYTES = 5.0, 16 << 20
+"""Limits of the time and the output of the command that decodes a body."""
 _IMAGE_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 
 
 class Page:
     """The page of one server."""
 
-    def __init__(self, tree: ServedTree, store: MessageStore | None) -> None:
-        """`store` follows the mount's; None: its files can't be read here, and the page is not served."""
+    def __init__(self, tree: ServedTree, store: MessageStore | None, decode: str | None = None) -> None:
+        """`store` follows the mount's; None: its files can't be read here, and the page is not served. `decode` is the
+        command that decodes a body, if one does."""
         self._tree = tree
         self._store = store
+        self._decode = decode
         self._reports = MountReports(tree)
         self._sessions = Sessions()
         self._views: Mapping[bytes, Callable[[MessageStore, Parameters, dict[str, Any]], Answer]] = {
@@ -203,7 +208,7 @@ class Page:
             for name, other in neighbours.items()
             if bounds.min_offset <= other < bounds.max_offset and other != offset
         }
-        shown = {**place, "offset": offset, "links": links, "message": None, "body": None, "problem": ""}
+        shown = {**place, "offset": offset, "links": links, "message": None, "problem": ""}
         if not bounds.min_offset <= offset < bounds.max_offset:
             shown["problem"] = (
                 f"there is no such message: the queue has {bounds.min_offset:,} to {bounds.max_offset - 1:,}"
@@ -212,8 +217,11 @@ class Page:
         file_bytes = store.sizes.commit_log_bytes
         try:
             message = store.get(topic, queue, offset)
-            body = shown_body(message.copy_body(), parameters.get("as", ""))
-            shown |= {"message": message, "body": body, "properties": message.properties, "file_bytes": file_bytes}
+            body = message.copy_body()
+            shown |= {"message": message, "properties": message.properties, "file_bytes": file_bytes}
+            shown |= {"body": shown_body(body, parameters.get("as", ""))} | self._shown_decoded(
+                body, (topic, queue, offset)
+            )
         except StoreError as error:
             [entry] = store.entries(topic, queue, offset, 1)
             where = f"physical offset {int(entry['physical_offset']):,}, {int(entry['size']):,} bytes"
@@ -222,9 +230,32 @@ class Page:
         shown["file"] = file_link(parts) if can_be_name(parts[0]) else None
         return render("message.html", values | shown)
 
+    def _shown_decoded(self, body: bytes, slot: tuple[str, int, int]) -> dict[str, Any]:
+        """What the view of a message shows of its decoded body: that, or why there is none."""
+        shown: dict[str, Any] = {"decoded": None, "decode_problem": ""}
+        if self._decode is not None:
+            try:
+                shown["decoded"] = shown_body(self._decoded(body, slot), "")
+            except PathError as error:
+                shown["decode_problem"] = error.reason
+        return shown
+
+    def _decoded(self, body: bytes, slot: tuple[str, int, int]) -> bytes:
+        """The body as the command decodes it. PathError."""
+        if self._decode is None:
+            raise PathError(404, "this server decodes no body")
+        try:
+            return decode(self._decode, body, slot, DECODE_S, MOST_DECODED_BYTES)
+        except NoDecoderError as error:
+            raise PathError(502, f"the command of --decode can't be run: {error.reason}") from None
+        except DecodeError as error:
+            raise PathError(502, f"the command of --decode failed: {error.reason}") from None
+
     def _body(self, store: MessageStore, parameters: Parameters, _values: dict[str, Any]) -> Answer:
         topic, queue, offset = _slot(parameters)
         body = store.get(topic, queue, offset).copy_body()
+        if "decoded" in parameters:
+            body = self._decoded(body, (topic, queue, offset))
         kind = image_type(body) if "image" in parameters else None
         headers = [
             *SAFE,
