@@ -19,6 +19,15 @@ def parse_span_ms(text: str) -> int | None:
     return sum(int(number) * _UNITS_MS[unit] for number, unit in re.findall(_PART, text))
 
 
+def span_text(span_ms: int) -> str:
+    """A span of 1 ms or more as `parse_span_ms` takes it: 1d12h."""
+    parts = []
+    for unit, unit_ms in sorted(_UNITS_MS.items(), key=lambda one: -one[1]):
+        number, span_ms = divmod(span_ms, unit_ms)
+        parts += [f"{number}{unit}"] * bool(number)
+    return "".join(parts)
+
+
 def parse_moment_ms(text: str, now_ms: int | None = None) -> int | None:
     """Epoch milliseconds of a time; None: it is none. A span behind a minus is before `now_ms`, by default now."""
     if text.startswith("-"):

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ import click
 from fsstore.query.expression import WhereError, parse_field
 from fsstore.query.hist import OTHERS, Bar, QueueRange, Split, edges_of, fitting_span_ms, histogram, times_of
 from fsstore.query.times import parse_span_ms
+from mountctl.bar_chart import MOST_SPANS, drawn, require_library
 from mountctl.connect import reading
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
@@ -43,10 +45,16 @@ NARROW, WIDE = 10, 60
 @takes_where
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per row.")
 @click.option("--csv", "as_csv", is_flag=True, help="Rows as CSV, with a header.")
+@click.option(
+    "--png",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Draw the bars into FILE, a picture. Needs matplotlib.",
+)
 @takes_settings
 def command(
     place: str, targets: tuple[str, ...], by: str | None, field: str | None, start: str | None, end: str | None,
-    where: str | None, as_json: bool, as_csv: bool, settings: StoreSettings,
+    where: str | None, as_json: bool, as_csv: bool, png: Path | None, settings: StoreSettings,
 ) -> int:  # fmt: skip
     """Count the messages of a store or mount, and the bytes of their records in the log, as bars. Without TOPIC those
     of all topics.
@@ -59,9 +67,12 @@ def command(
       mountctl hist /mnt/mq orders --by 1m --from -1h
       mountctl hist /mnt/mq --by topic
       mountctl hist /mnt/mq orders --by 1h --field level --where 'ms > 500' --csv
+      mountctl hist /mnt/mq orders --by 1m --field level --png orders.png
     """
-    if as_json and as_csv:
-        raise CommandError("--json and --csv exclude each other", exit_code=os.EX_USAGE)
+    if as_json + as_csv + (png is not None) > 1:
+        raise CommandError("--json, --csv and --png exclude each other", exit_code=os.EX_USAGE)
+    if png is not None:
+        require_library()
     span_ms, split = _parsed(by, field)
     by_time = span_ms is not None or split is None
     selection = Selection(start, end, where=parse_where(where))
@@ -72,6 +83,9 @@ def command(
         ranges = [QueueRange(one.topic, one.queue, one.start, one.end) for one in found if one.start < one.end]
         times = times_of(store.store, ranges) if by_time else None
         edges = _edges(*times, span_ms) if times else []
+        if png is not None and len(edges) - 1 > MOST_SPANS:
+            reason = f"{len(edges) - 1:,} spans of time are more than the {MOST_SPANS:,} that a picture has room for"
+            raise CommandError(reason, "give a longer span, or --from", os.EX_USAGE)
         bars = histogram(store.store, ranges, edges, split, selection.where, store.left_out.noting) if ranges else []
         for one in ranges:
             store.note_expired(*one)
@@ -79,7 +93,9 @@ def command(
             store.left_out.limit("there are too many values: those of (others) are counted together")
         code = store.left_out.exit_code()
     label = "" if split is None else str(by) if field is None else field
-    if as_json or as_csv:
+    if png is not None:
+        drawn(bars, edges, label, _text_of, ", ".join(named) or "all topics").savefig(png, format="png")
+    elif as_json or as_csv:
         _print_rows(["time"] * by_time + ["value" if field else label] * bool(label), bars, as_csv)
     else:
         _print_bars(["time"] * by_time + [label] * bool(label), bars)
@@ -132,13 +148,16 @@ def _cells(names: Sequence[str], bar: Bar) -> list[Any]:
     return [*times, *[bar.label] * (len(names) - len(times))]
 
 
+def _text_of(label: Any) -> str:
+    return "" if label is None else label if isinstance(label, str) else json_line(label)
+
+
 def _print_bars(names: Sequence[str], bars: Sequence[Bar]) -> None:
     most = max((bar.messages for bar in bars), default=0)
     rows = []
     for bar in bars:
         cells = [human_time(bar.time_ms)] if bar.time_ms is not None else []
-        label = "" if bar.label is None else bar.label if isinstance(bar.label, str) else json_line(bar.label)
-        cells += [label] * (len(names) - len(cells))
+        cells += [_text_of(bar.label)] * (len(names) - len(cells))
         rows.append([*cells, f"{bar.messages:,}", human_size(bar.stored_bytes)])
     titles = [name.upper() for name in (*names, "messages", "bytes")]
     columns = zip(titles, *rows, strict=True)

@@ -6,18 +6,22 @@ import csv
 import io
 import json
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from engine import Message, MessageStore, StoreConfig
 from fsstore.query import fields as fields_module
 from fsstore.query import hist as hist_module
 from fsstore.query.expression import WhereError, field_text, parse_field
 from fsstore.query.fields import draw
-from fsstore.query.hist import QueueRange, edges_of
+from fsstore.query.hist import Bar, QueueRange, edges_of
+from fsstore.query.times import parse_span_ms, span_text
+from mountctl import bar_chart
 from tests.mountctl.conftest import Site, mountctl, succeed
 from tests.mountctl.test_damaged import COUNT, DAMAGED, LOST, fill
 
@@ -26,6 +30,8 @@ MINUTE_MS = 60_000
 FIRST_MS = 1_769_842_800_000
 """2026-01-31T07:00Z, a whole hour where zones differ by hours."""
 INCOMPLETE = 4
+BLUE, ORANGE = (31, 119, 180), (255, 127, 14)
+"""The first colours of bars."""
 LEVELS = ["info", "info", "error", 5, True, 1, None, {"a": 1}, [1], "größe"]
 
 
@@ -102,6 +108,60 @@ def test_26_rows_are_bars_and_csv(site: Site, rows: list[dict[str, Any]]) -> Non
     assert succeed("hist", site.store, "a", "--from", "100000", "--by", "1m").split() == ["TIME", "MESSAGES", "BYTES"]
 
 
+def painted(path: Path) -> tuple[tuple[int, int], set[tuple[int, int, int]]]:
+    """The size of a picture, and the colours of many of its points, without greys."""
+    with Image.open(path) as picture:
+        assert picture.format == "PNG"
+        found = picture.convert("RGB").getcolors(1 << 24) or []
+        return picture.size, {colour for count, colour in found if count > 2_000 and len({*colour}) > 1}
+
+
+def test_50_bars_are_drawn_into_a_png(site: Site, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    png = tmp_path / "hist.png"
+    assert succeed("hist", site.store, "--by", "10m", "--png", png) == ""
+    assert painted(png) == ((bar_chart.WIDTH, bar_chart.HEIGHT), {BLUE})
+    succeed("hist", site.store, "a", "b", "--by", "10m", "--field", "level", "--png", png)
+    assert painted(png)[1] >= {BLUE, ORANGE}
+    succeed("hist", site.store, "--by", "topic", "--png", png)
+    assert painted(png)[1] == {BLUE}
+    succeed("hist", site.store, "a", "--from", "100000", "--by", "1m", "--png", png)
+    assert painted(png)[1] == set(), "no messages, no bars"
+    done = mountctl("hist", site.store, "--by", "10s", "--png", png)
+    assert (done.returncode, "spans of time are more than the 1,000 that a picture" in done.stderr) == (
+        os.EX_USAGE,
+        True,
+    )
+
+
+def test_50_a_picture_has_titles_units_and_the_most_frequent_labels(tmp_path: Path) -> None:
+    labels = ["$x$", "_\x1b", "", *map(str, range(20))]
+    bars = [Bar(FIRST_MS + HOUR_MS * (number % 2), text, 50 - number, 1) for number, text in enumerate(labels)]
+    for edges in ([FIRST_MS, FIRST_MS + HOUR_MS, FIRST_MS + 2 * HOUR_MS], []):
+        figure = bar_chart.drawn(bars, edges, "level", str, "orders, $bills$")
+        figure.savefig(tmp_path / "x.png")  # a formula would be refused
+        (axes,) = figure.axes
+        assert axes.get_title() == r"orders, \$bills\$"
+        if edges:
+            assert axes.get_xlabel().startswith("time (")
+            assert axes.get_ylabel() == "messages in 1h"
+            legend = axes.get_legend()
+            assert legend is not None
+            assert legend.get_title().get_text() == "level"
+            shown = [text.get_text() for text in legend.get_texts()]
+            assert shown == ["14 others", *map(str, reversed(range(6))), "(none)", "_\\x1b", r"\$x\$"], "as they stand"
+            assert max(axes.get_ylim()) > sum(bar.messages for bar in bars[::2]), "bars stand upon each other"
+        else:
+            assert (axes.get_xlabel(), axes.get_ylabel()) == ("messages", "level")
+            assert [text.get_text() for text in axes.get_yticklabels()][:3] == [r"\$x\$", "_\\x1b", "(none)"]
+
+
+def test_50_without_matplotlib_one_line_says_what_to_install(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mountctl.bar_chart.find_spec", lambda name: None)
+    done = mountctl("hist", site.store, "--png", "x.png")
+    assert (done.returncode, done.stdout) == (os.EX_UNAVAILABLE, "")
+    assert done.stderr == f"mountctl: matplotlib is not installed: {sys.executable} -m pip install matplotlib\n"
+
+
 def test_27_spans_are_whole_and_empty_ones_are_shown(
     site: Site, rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,6 +190,7 @@ def test_27_spans_are_whole_and_empty_ones_are_shown(
         (["--field", "key"], "body.key"),
         (["--field", "a..b"], "expected a name"),
         (["--json", "--csv"], "exclude each other"),
+        (["--json", "--png", "x.png"], "exclude each other"),
     ],
 )
 def test_26_what_can_not_be_counted_is_refused(site: Site, words: list[str], reason: str) -> None:
@@ -157,6 +218,13 @@ def test_30_31_values_without_a_text_and_too_many_values(
     assert (done.returncode, len(found), sum(found.values())) == (INCOMPLETE, 4, 500)
     assert found["(others)"] > 400
     assert "(others)" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["1ms", "90s", "1m30s", "1h", "2w3d4h5m6s7ms"])
+def test_27_a_span_is_written_as_it_is_read(text: str) -> None:
+    span_ms = parse_span_ms(text)
+    assert span_ms is not None
+    assert parse_span_ms(span_text(span_ms)) == span_ms
 
 
 def test_32_the_sample_is_drawn_over_the_queue_offsets(site: Site) -> None:
