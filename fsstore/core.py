@@ -582,7 +582,7 @@ class Filesystem:
         )
 
     def followed(self) -> None:
-        """Note the time: the tree shows all that another process has written so far."""
+        """Note the time: the tree shows all that another process has written so far. Any thread."""
         self._followed_ns = self._context.clock_ns()
 
     def queue_gone(self, topic: str, queue: int) -> list[int]:

@@ -9,8 +9,9 @@
                                                 ├─ sizes (of idle streams that grew)
                                                 └─ follow (a store that another process writes)
 
-All of it runs on trio's thread, which must be the process's main thread (signals). Expiry, follow and slow work use
-further threads for calls that may take long. pyfuse3 keeps its session in globals, so a process has one mount.
+All of it runs on trio's thread, which must be the process's main thread (signals). Expiry and slow work use further
+threads for calls that may take long; following has one of its own. pyfuse3 keeps its session in globals, so a process
+has one mount.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from types import FrameType
 
 import trio
 
-from engine import IndexState, MessageStore, NewsWatch, OpenMode, StoreError
+from engine import MessageStore, OpenMode, StoreError
 from fsstore.core import Filesystem
 from fsstore.fuse import protocol as wire
+from fsstore.fuse.following import Following
 from fsstore.fuse.handlers import JournaledHandlers, RequestHandlers
 from fsstore.fuse.notify import Expiry, Invalidation, SizeNotifier
 from fsstore.fuse.rare import RareOperations, Relay, agree_again
@@ -195,7 +197,8 @@ class MountTasks:
                 nursery.start_soon(self._sum_streams)
                 nursery.start_soon(self._look_ahead)
                 if self._store.mode is OpenMode.FOLLOW:
-                    nursery.start_soon(self._follow)
+                    following = Following(self._store, self._core, self._options.follow_interval_ms)
+                    nursery.start_soon(following.run)
                 await loop.run()
                 nursery.cancel_scope.cancel()
         finally:
@@ -320,49 +323,6 @@ class MountTasks:
             LIMITED_LOG.log_once(log, logging.WARNING, text, text)
             return True
 
-    async def _follow(self) -> None:
-        logged: IndexState | None = None
-        derived: str | None = None
-        not_shown = self._store.not_shown  # the opening's log has these
-        news: NewsWatch | None = None
-        while True:
-            if self._store.queues_derived != derived:
-                derived = self._store.queues_derived
-                log.info("queues: %s", f"derived from the log: {derived}" if derived else "the writer's files")
-            news = news or self._store.watch_news()
-            await self._wait_for_news(news)
-            try:
-                await trio.to_thread.run_sync(self._store.refresh)
-                self._core.followed()
-                for sentence in set(self._store.not_shown).difference(not_shown):
-                    LIMITED_LOG.log_once(log, logging.WARNING, sentence, sentence)
-                not_shown = self._store.not_shown
-                index = self._store.index_state
-                if index != logged and index.state in ("none", "not proved"):
-                    log.warning("keys may not be found: index %s: %s", index.state, index.reason)
-                logged = index
-            except (StoreError, OSError) as error:
-                text = f"following the writer failed: {error}"
-                LIMITED_LOG.log_once(log, logging.WARNING, text, text)
-            except Exception as error:  # a defect must not end the mount: the next refresh may succeed
-                text = f"following the writer failed: {error!r}"
-                LIMITED_LOG.log_once(log, logging.ERROR, text, text, error)
-
-    async def _wait_for_news(self, news: NewsWatch | None) -> None:
-        """Return when the writer has written, after `follow_interval_ms` at the latest."""
-        interval_s = self._options.follow_interval_ms / 1000
-        if news is None:
-            await trio.sleep(interval_s)
-            return
-        least_s = min(interval_s, LEAST_FOLLOW_S)
-        await trio.sleep(least_s)
-        with trio.move_on_after(interval_s - least_s):
-            await trio.lowlevel.wait_readable(news.descriptor)
-        news.drain()
-
-
-LEAST_FOLLOW_S = 0.004
-"""Time between two looks at a followed store that always has news: a look takes about a millisecond."""
 
 TURN_S = 0.0002
 """Seconds for which a thread of slow work keeps the interpreter while the request loop waits for it. A request gives

@@ -9,8 +9,9 @@ Requests are handled one after the other on trio's thread:
 
 In a turn the loop never blocks: what takes long is done in a thread (`SlowWork`, `WouldBlock`), then the request is
 handled again. Most answers need no waiting, and a trio checkpoint for each would cost more than the answer. trio runs
-after TURN_REQUESTS requests or LONGEST_TURN_S, after BUSY_REQUESTS while a request waits for slow work or for pyfuse3, and
-whenever the kernel is idle. Reads and writes that never block keep the interpreter's lock from the threads of slow work.
+after TURN_REQUESTS requests or LONGEST_TURN_S, after BUSY_REQUESTS while a request waits for slow work or for pyfuse3,
+and whenever the kernel is idle. Reads and writes that never block keep the interpreter's lock from the threads of slow
+work.
 """
 
 from __future__ import annotations
@@ -245,7 +246,7 @@ TURN_REQUESTS, BUSY_REQUESTS = 256, 8
 
 LONGEST_TURN_S = 0.002
 """Time after which trio's other tasks run though fewer requests came. A program that asks every few milliseconds would
-keep them from running for TURN_REQUESTS times as long, and a follower would show nothing new meanwhile."""
+keep them from running for TURN_REQUESTS times as long."""
 
 CROWD_REQUESTS = 4
 """So many requests that come without a wait show that several processes ask at once. One process rarely has more than

@@ -291,7 +291,7 @@ def measure(line_name: str, role: str, rate: int, seconds: int) -> dict[str, Any
     }
 
 
-CATCHING_UP_BYTES, LARGE_BODY_BYTES = 1 << 30, 64 << 10
+CATCHING_UP_BYTES, LARGE_BODY_BYTES = 512 << 20, 4_000  # from 4 KiB on, a client compresses
 
 
 def measure_catching_up(line_name: str) -> dict[str, Any]:
@@ -299,7 +299,7 @@ def measure_catching_up(line_name: str) -> dict[str, Any]:
     with load_room(line_name) as (folder, driver, line):
         broker = start_broker(driver, folder / "theirs", java_config(LOAD_SIZES))
         broker.make_topic(TOPIC, QUEUES)
-        seconds = 10
+        seconds = 15
         produce(broker, CATCHING_UP_BYTES // LARGE_BODY_BYTES // seconds, seconds, body_bytes=LARGE_BODY_BYTES)
         driver.call("produced")
         end, began = end_of(broker), time.monotonic()
