@@ -41,17 +41,28 @@ class Decoder:
             yield from messages
             return
         for message in messages:
-            slot = message.topic, message.queue, message.offset
-            try:
-                body = decode(self._command, message.body, slot, DECODE_SECONDS, MOST_DECODED_BYTES)
-            except NoDecoderError as error:
-                raise CommandError(f"--decode can't be run: {visible(error.reason)}", exit_code=os.EX_USAGE) from None
-            except DecodeError as error:
-                self._failed += 1
-                place = f"{message.topic}/{message.queue}/{message.offset}"
-                click.echo(visible(f"mountctl: {place} is left out, for --decode failed: {error.reason}"), err=True)
-            else:
+            body = self._decoded(self._command, (message.topic, message.queue, message.offset), message.body)
+            if body is not None:
                 yield replace(message, body=body)
+
+    def decoded_bodies(self, rows: Iterable[tuple[str, int, int, bytes]]) -> Iterator[tuple[str, int, int, bytes]]:
+        """As `decoded`, for rows of topic, queue, queue offset and body."""
+        for topic, queue, offset, stored in rows:
+            body = stored if self._command is None else self._decoded(self._command, (topic, queue, offset), stored)
+            if body is not None:
+                yield topic, queue, offset, body
+
+    def _decoded(self, command: str, slot: tuple[str, int, int], body: bytes) -> bytes | None:
+        """None: the command failed, and the message was named."""
+        try:
+            return decode(command, body, slot, DECODE_SECONDS, MOST_DECODED_BYTES)
+        except NoDecoderError as error:
+            raise CommandError(f"--decode can't be run: {visible(error.reason)}", exit_code=os.EX_USAGE) from None
+        except DecodeError as error:
+            self._failed += 1
+            place = "/".join(map(str, slot))
+            click.echo(visible(f"mountctl: {place} is left out, for --decode failed: {error.reason}"), err=True)
+            return None
 
     def exit_code(self, otherwise: int) -> int:
         """INCOMPLETE, unless `otherwise` is an error, if a message was left out, after their number on standard error;

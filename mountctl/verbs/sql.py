@@ -19,11 +19,13 @@ import click
 from fsstore.jobs.mount import bounds, files_between
 from fsstore.parquet.format import FIELDS, Type
 from fsstore.query.field_columns import rows_with_fields
-from fsstore.query.fields import SAMPLE, draw
+from fsstore.query.fields import SAMPLE, Sample, draw
 from fsstore.query.hist import QueueRange
 from fsstore.query.where import Where
 from fsstore.query.where_sql import rows_where
 from mountctl.connect import mounted_tree, reading
+from mountctl.decoded_table import SLOT, DecodedTable
+from mountctl.decoding import Decoder, takes_decode
 from mountctl.errors import DAMAGED, CommandError
 from mountctl.group_files import GroupFiles
 from mountctl.installation import missing
@@ -41,6 +43,7 @@ ALL = "messages"
 OUTPUTS = (".parquet", ".csv", ".json")
 """Endings of an output file, and DuckDB's options for each."""
 ROWS_AT_ONCE = 1_000
+COLUMNS = ("topic", "queue", "bytes", "json", *(field.name for field in FIELDS))
 
 
 class Between(NamedTuple):
@@ -52,11 +55,12 @@ class Between(NamedTuple):
 
 class Rows(NamedTuple):
     """The messages that the tables have: those between two times for which `where` is true, and which the group has not
-    had, if there is one."""
+    had, if there is one; with decoded bodies, if there is a table of these."""
 
     between: Between
     where: Where | None
     group: GroupFiles | None = None
+    decoded: DecodedTable | None = None
 
 
 _TYPES = {
@@ -77,6 +81,7 @@ _TYPES = {
 @click.option("--from", "begin", metavar="TIME", help="Only messages stored at or after this time.")
 @click.option("--until", "end", metavar="TIME", help="Only messages stored before this time.")
 @takes_where
+@takes_decode
 @click.option("-g", "--group", metavar="NAME", help="Only messages that this consumer group has not consumed yet.")
 @click.option("--csv", "as_csv", is_flag=True, help="Rows as CSV, with a header.")
 @click.option("--json", "as_json", is_flag=True, help="Rows as JSON, one per line.")
@@ -88,8 +93,8 @@ _TYPES = {
 )
 @click.option("--unsafe", is_flag=True, help="Let QUERY read and write files and the network as you may.")
 def command(
-    place: str, query: str, begin: str | None, end: str | None, where: str | None, group: str | None,
-    as_csv: bool, as_json: bool, output: Path | None, unsafe: bool,
+    place: str, query: str, begin: str | None, end: str | None, where: str | None, decode: str | None,
+    group: str | None, as_csv: bool, as_json: bool, output: Path | None, unsafe: bool,
 ) -> int:  # fmt: skip
     """Run QUERY, in DuckDB's SQL, on PLACE, a store or its mount. Each topic is a table; `messages` has all topics.
 
@@ -101,6 +106,9 @@ def command(
     is true. With --group they have those that a consumer group has not had; when QUERY has ended it has had them, and
     the next run goes on there. A TIME is epoch milliseconds or ISO 8601.
 
+    With --decode body, json and fields are of what COMMAND prints, and bytes stays the stored body. Each message of
+    the tables costs a process, even if QUERY passes over it: select few, by --from, --until, --where or --group.
+
     QUERY can't read other files, or use the network, without --unsafe. Damaged messages are skipped; their count is
     then printed to standard error, and the exit code is 3.
 
@@ -111,6 +119,7 @@ def command(
       mountctl sql /mnt/mq "from orders where tags = 'paid'" --output paid.parquet
       mountctl sql /mnt/mq 'select count(*) from orders' --where 'level = "error" and ms > 500'
       mountctl sql /mnt/mq 'select queue, count(*) from orders group by queue' -g hourly
+      mountctl sql /mnt/mq 'select sum(total) from orders' --from 2026-01-31T09:00 --decode 'base64 -d'
     """
     if as_csv + as_json + (output is not None) > 1:
         raise CommandError("--csv, --json and --output exclude each other", exit_code=os.EX_USAGE)
@@ -134,6 +143,9 @@ def command(
             member = GroupFiles(MountClient(find_mount(str(mountpoint))), mountpoint, group)
             stack.callback(member.release)
             rows = rows._replace(group=member)
+        decoder = Decoder(decode)
+        if decoder:
+            rows = rows._replace(decoded=DecodedTable(connection, decoder))
         server = _status(mountpoint)["pid"]
         try:
             connection.execute("set enable_progress_bar = false; set TimeZone = 'UTC'")
@@ -154,7 +166,7 @@ def command(
             else:
                 show = partial(_print, connection, last.query, as_csv=as_csv, as_json=as_json)
             _with_fields(connection, mountpoint, last.query, rows, show)
-            code = _tell_left_out(connection, mountpoint, sorted(files), server)
+            code = decoder.exit_code(_tell_left_out(connection, mountpoint, sorted(files), server))
             if rows.group is None:
                 return code
             sys.stdout.flush()
@@ -227,7 +239,10 @@ def make_views(
                 files = [file for one in topics for file in files_between(str(mountpoint), one, *rows.between)]
             select = _select(files, rows.between)
             select = select if rows.where is None else rows_where(rows.where.expression, select)
-            select = _selected_with_fields(mountpoint, topics, select) if with_fields else select
+            select = select if rows.decoded is None else _decoded(connection, rows.decoded, topics, select)
+            if with_fields:
+                sample = _sample(mountpoint, topics) if rows.decoded is None else rows.decoded.sample(topics)
+                select = rows_with_fields(sample.fields, COLUMNS, select)
             how = "or replace view" if with_fields else "view if not exists"
             connection.execute(f"create {how} {_quoted(topic or ALL)} as {select}")
             found.update(files)
@@ -247,14 +262,20 @@ def _names_in(query: str, names: Iterable[str]) -> set[str]:
             return {name for name in names if name.lower() in query.lower()}
 
 
-def _selected_with_fields(mountpoint: Path, topics: list[str], select: str) -> str:
+def _sample(mountpoint: Path, topics: list[str]) -> Sample:
     with reading(find(str(mountpoint)), StoreSettings(), "sql", [""]) as store:
         found = ranges_of(store, map(Target, topics), Selection())
         ranges = [QueueRange(one.topic, one.queue, one.start, one.end) for one in found if one.start < one.end]
-        sample = draw(store.store, ranges, SAMPLE, store.left_out.noting)
-    return rows_with_fields(
-        sample.fields, ["topic", "queue", "bytes", "json", *(field.name for field in FIELDS)], select
-    )
+        return draw(store.store, ranges, SAMPLE, store.left_out.noting)
+
+
+def _decoded(connection: DuckDBPyConnection, table: DecodedTable, topics: list[str], select: str) -> str:
+    """A query for the messages of `select` with decoded bodies. Those that are not in `table` are decoded first."""
+    if lacking := table.lacking(topics):
+        wanted = f"select {SLOT}, bytes from ({select}) where topic in ({', '.join(map(_text, lacking))})"
+        table.add(lacking, _rows(_execute(connection.cursor(), wanted)))
+    body, json = _readable("decoded")
+    return f"select * exclude (decoded) replace ({body} as body, {json} as json) from ({table.rows(select)})"
 
 
 def _status(mountpoint: Path) -> dict[str, Any]:
@@ -289,12 +310,17 @@ def _select(files: list[str], between: Between) -> str:
         source = f"(select {nothing}, null::varchar as topic, null::int as queue where false)"
     limits = zip((">=", "<"), between, strict=True)
     times = [f"store_time {than} to_timestamp({ms / 1000})" for than, ms in limits if ms is not None]
-    text = "try(decode(body))"
+    body, json = _readable("body")
     return (
-        f"select topic, queue, {', '.join(columns)}, {text} as body, body as bytes, "
-        f"case when json_valid({text}) then {text}::json end as json from {source} "
+        f"select topic, queue, {', '.join(columns)}, {body} as body, body as bytes, {json} as json from {source} "
         f"where {' and '.join(times) or 'true'}"
     )
+
+
+def _readable(stored: str) -> tuple[str, str]:
+    """The columns `body` and `json` of a column of bytes."""
+    text = f"try(decode({stored}))"
+    return text, f"case when json_valid({text}) then {text}::json end"
 
 
 def _escaped(path: str) -> str:
@@ -336,6 +362,6 @@ def _bare(query: str) -> str:
     return query.rstrip().rstrip(";")
 
 
-def _rows(found: DuckDBPyConnection) -> Iterator[tuple[str, ...]]:
+def _rows(found: DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:
     while rows := found.fetchmany(ROWS_AT_ONCE):
         yield from rows

@@ -10,7 +10,7 @@ import pytest
 
 from engine import Message, MessageStore
 from mountctl import decoding
-from tests.mountctl.conftest import mountctl, succeed
+from tests.mountctl.conftest import Site, mountctl, succeed
 
 COUNT = 6
 
@@ -58,3 +58,40 @@ def test_49_a_message_that_is_not_decoded_is_named_and_left_out(coded: Path, mon
     slow = mountctl("cat", coded, "t", "--decode", "[ $MQ_OFFSET = 1 ] && sleep 60 | cat; cat")
     assert len(slow.stdout.splitlines()) == COUNT - 1
     assert "t/0/1 is left out, for --decode failed: it took longer than 0.3 s" in slow.stderr
+
+
+def test_51_sql_has_decoded_bodies_and_their_fields(site: Site, tmp_path: Path) -> None:
+    with MessageStore.open(site.store, create=True) as store:
+        for topic, number in [("t", 1), ("t", 2), ("u", 3)]:
+            store.put(Message(topic, base64.b64encode(b'{"n": %d}' % number), tags="odd" if number % 2 else ""), 0)
+        store.put(Message("t", b"*"), 0)
+    place, log = site.mounted().mountpoint, tmp_path / "decoded"
+    decode = "--decode", f"echo $MQ_TOPIC/$MQ_QUEUE/$MQ_OFFSET >> {log}; base64 -d"
+
+    def asked(query: str, *options: str) -> tuple[int, list[dict[str, object]]]:
+        done = mountctl("sql", place, query, "--json", *decode, *options)
+        return done.returncode, [json.loads(line) for line in done.stdout.splitlines()]
+
+    rows = "select body, json->>'$.n' as text, n, decode(bytes) as stored from t order by queue_offset"
+    found = [{"body": f'{{"n": {n}}}', "text": str(n), "n": n, "stored": stored_text(n)} for n in (1, 2)]
+    assert asked(rows) == (4, found)
+    both = "create table x as select n from t; select sum(n) as n, (select count(*) from t) as t from messages"
+    log.unlink()
+    assert asked(both, "--where", "size > 1") == (0, [{"n": 6, "t": 2}])
+    assert sorted(log.read_text().split()) == ["t/0/0", "t/0/1", "u/0/0"], "each selected message is decoded once"
+    none = asked("select count(*) as n from t", "--where", "tag = 'odd' and body.n = 1")
+    assert none == (0, [{"n": 0}]), "--where looks at the stored body"
+    assert asked("select sum(n) as n from messages", "-g", "g", "--where", "size > 1") == (0, [{"n": 6}])
+    assert asked("select count(*) as n from messages", "-g", "g") == (0, [{"n": 0}])
+    assert "decoded" not in asked("select * from u")[1][0]
+    failed = mountctl("sql", place, "select count(*) from t", "--decode", "base64 -d")
+    assert failed.stderr == (
+        "mountctl: t/0/2 is left out, for --decode failed: it ended with 1: base64: invalid input\n"
+        "mountctl: 1 message left out: --decode failed\n"
+    )
+    missing = mountctl("sql", place, "select 1 from t", "--decode", "no-such-command")
+    assert (missing.returncode, "--decode can't be run: " in missing.stderr) == (64, True)
+
+
+def stored_text(number: int) -> str:
+    return base64.b64encode(b'{"n": %d}' % number).decode()
