@@ -17,7 +17,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from engine.deadline import check_deadline
+from engine.deadline import check_deadline, uncollected
 from engine.derived.consume_queue import ConsumeQueue
 from engine.derived.dispatch import BufferedDispatcher, WriteDispatcher
 from engine.derived.known_ranges import KnownRanges
@@ -236,19 +236,23 @@ class MessageStore:
         self._refusal.close()
         self._close_master()
         try:
-            durable = self._write_side is not None and self._write_side.close()
-            with self._summing:  # another thread sums only for a short time
-                if self._write_side is not None:
-                    noted = [queue for queue in self._parts.queues.opened() if queue.text_blocks]
-                    self._sums.keep({*self._sums.in_use, *noted}, CLOSING_S)
-            self._parts.close()
-            self._close_follower()
-            if durable and self._write_side is not None:
-                self._write_side.durability.mark_clean(deletions_done=self._parts.deleted.are_finished)
+            with uncollected():  # the extents of all queues are made
+                self._close_files()
         finally:
             self._opened.close()
         if self._refusal.flush_failure is not None:
             raise self._refusal.flush_failure.with_traceback(None)
+
+    def _close_files(self) -> None:
+        durable = self._write_side is not None and self._write_side.close()
+        with self._summing:  # another thread sums only for a short time
+            if self._write_side is not None:
+                noted = [queue for queue in self._parts.queues.opened() if queue.text_blocks]
+                self._sums.keep({*self._sums.in_use, *noted}, CLOSING_S)
+        self._parts.close()
+        self._close_follower()
+        if durable and self._write_side is not None:
+            self._write_side.durability.mark_clean(deletions_done=self._parts.deleted.are_finished)
 
     def _abandon(self) -> None:
         """Close everything without the clean mark, so that the next opening recovers as after a crash."""

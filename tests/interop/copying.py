@@ -253,7 +253,11 @@ def load_room(line_name: str) -> Iterator[tuple[Path, Driver, Line]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def measure(line_name: str, role: str, rate: int, seconds: int) -> dict[str, Any]:
+WARM_UP_SECONDS = 20
+"""Until the Java machine has compiled what it runs often, which takes a processor."""
+
+
+def measure(line_name: str, role: str, rate: int, seconds: int, body_bytes: int = BODY_BYTES) -> dict[str, Any]:
     """One run with figures."""
     with ExitStack() as stack:
         folder, driver, line = stack.enter_context(load_room(line_name))
@@ -263,13 +267,13 @@ def measure(line_name: str, role: str, rate: int, seconds: int) -> dict[str, Any
             broker.make_topic(topic, QUEUES)
         copy = Copy(folder / "ours", port_of(broker))
         stack.callback(copy.stop)
-        produce(broker, rate, 5, "warm-up")
+        produce(broker, rate, WARM_UP_SECONDS, "warm-up", body_bytes)
         driver.call("produced")
         copy.await_end(end_of(broker))
         stores = {one: folder / f"mount-{one.name}" for one in (copy.store, path)}
         mounts = [stack.enter_context(mounted(one, where, "--follow")) for one, where in stores.items()]
         before, began, first = copy.processor_seconds, time.monotonic(), end_of(broker)
-        produce(broker, rate, seconds)
+        produce(broker, rate, seconds, body_bytes=body_bytes)
         readers = [reader_of(one) for one in mounts]
         load = driver.call("produced")
         took = time.monotonic() - began
@@ -322,6 +326,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--rate", type=int, default=1_000, help="messages a second")
+    parser.add_argument("--body-bytes", type=int, default=BODY_BYTES)
     parser.add_argument("--line", choices=[line.name for line in LINES])
     options = parser.parse_args()
     try:
@@ -332,7 +337,8 @@ def main() -> int:
     for line in LINES:
         if options.line in (None, line.name):
             for role in ("ASYNC_MASTER", "SYNC_MASTER"):
-                print(json.dumps(measure(line.name, role, options.rate, options.seconds)), flush=True)
+                figures = measure(line.name, role, options.rate, options.seconds, options.body_bytes)
+                print(json.dumps(figures), flush=True)
             print(json.dumps(measure_catching_up(line.name)), flush=True)
     return 0
 
