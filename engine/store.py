@@ -7,7 +7,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -383,12 +383,14 @@ class MessageStore:
         """Topic -> queue ids, both sorted. Never raises, even while topics are made or deleted."""
         return self._topics.queue_ids_by_topic()
 
-    def queue_states(self) -> list[QueueState]:
-        """The state of each queue, by topic and queue id. The call leaves no queue open, so it takes less memory than
-        `bounds` of each. WouldBlock on a nonblocking thread."""
+    def queue_states(self, topics: Iterable[str] | None = None) -> list[QueueState]:
+        """The state of each queue of `topics` (None: of all, by topic), by queue id; a topic that is not there has
+        none. The call leaves no queue open, so it takes less memory than `bounds` of each. WouldBlock on a nonblocking
+        thread."""
         check_deadline()
         state = self._parts.queues.state
-        return [state(topic, queue) for topic, queues in self.queues_by_topic().items() for queue in queues]
+        found = self._topics.queue_ids_by_topic(topics).items()
+        return [state(topic, queue) for topic, queues in found for queue in queues]
 
     def has_queue(self, topic: str, queue: int) -> bool:
         """Whether the topic has the queue; cheap, never raises."""

@@ -147,7 +147,7 @@ class Filesystem:
         def status_text() -> bytes:
             figures = asdict(mount_figures(LIMITED_LOG, self.memory, self._handed_over))
             mine = {"pid": os.getpid(), **status_of(store), "parquet": self._parquet.status()}
-            return to_json({**mine, **figures, **status()})
+            return to_json({**mine, "refused_publications": context.refusals.counts, **figures, **status()})
 
         def metrics_text() -> bytes:
             now_ns = context.clock_ns()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from engine.derived.consume_queues import ConsumeQueues
@@ -43,10 +43,11 @@ class TopicView:
             raise TopicNotFoundError(topic)
         return sorted({*range(config.queues if config else 0), *found})
 
-    def queue_ids_by_topic(self) -> dict[str, list[int]]:
-        """Every topic with its queue ids, both sorted. A topic that is deleted meanwhile is left out."""
+    def queue_ids_by_topic(self, topics: Iterable[str] | None = None) -> dict[str, list[int]]:
+        """The topics (None: all, sorted) with their queue ids, which are sorted. A topic that is not there is left
+        out."""
         found = {}
-        for topic in self.names():
+        for topic in self.names() if topics is None else topics:
             with suppress(TopicNotFoundError):
                 found[topic] = self.queue_ids(topic)
         return found

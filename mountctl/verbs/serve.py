@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import socket
@@ -139,6 +140,7 @@ def _serve(
 
     tree = ServedTree(os.fspath(mount.mountpoint), partial(_served_mount, mount))
     server = Server(tree, store, Page(tree, store, decode), options, load, None if lines is None else lines.write)
+    gc.freeze()  # the collector's look at modules and queues took a tenth of a second of a request
     try:
         server.run(ready)
     except OSError as error:

@@ -66,6 +66,15 @@ def test_the_states_are_those_of_the_queues(stored: Path, tmp_path: Path, mode: 
         assert store.stats().consume_queue_files == sum(state.files for state in states)
 
 
+def test_the_states_of_some_topics_are_those_among_all(stored: Path) -> None:
+    with MessageStore.open(stored, StoreConfig(mode=OpenMode.READ_ONLY)) as store:
+        every = store.queue_states()
+        some = ["two-files", "nothing", "few"]
+        assert store.queue_states(some) == [one for topic in some for one in every if one.topic == topic]
+        assert {one.topic for one in store.queue_states(some)} == {"two-files", "few"}
+        assert store.queue_states([]) == []
+
+
 @pytest.mark.parametrize("mode", OpenMode)
 def test_no_queue_stays_open_for_its_state(stored: Path, tmp_path: Path, mode: OpenMode) -> None:
     path = shutil.copytree(stored, tmp_path / "copy", copy_function=shutil.copy2)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from engine import Message, MessageStore
+from engine import Message, MessageStore, QueueState
+from engine.derived.consume_queues import ConsumeQueues
 from fsstore.serve.access import AccessError, Tokens
 from fsstore.serve.connection import Request
 from fsstore.serve.page import search as search_module
 from fsstore.serve.page.body import DEEPEST, JSON_BYTES, MOST_NODES, TEXT_BYTES, image_type, preview_of, shown_body
 from fsstore.serve.page.messages import newest
+from fsstore.serve.page.overview import PAGE_TOPICS, topics_page
 from fsstore.serve.page.rendering import human_size, human_span, human_time, visible
 from fsstore.serve.page.search import Search
 from fsstore.serve.page.selection import FormError, Selection, link, number_in, parameters_of
@@ -204,6 +206,35 @@ def test_sizes_times_and_spans() -> None:
     assert human_time(None) == "–"
     assert human_time((1 << 63) - 1) == "@9223372036854775807"
     assert human_time(1_795_859_622_766)[:4] == "2026"
+
+
+# topics
+
+
+def test_a_page_of_topics_looks_at_no_topic_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"topic-{number:03d}" for number in range(2 * PAGE_TOPICS + 10)]
+    with MessageStore.open(tmp_path, create=True) as store:
+        store.create_topics(dict.fromkeys([*names, "BenchmarkTest", "wide"], 1))
+        store.put(Message("topic-007", b"one"), queue=0)
+        looked_at: list[str] = []
+        state = ConsumeQueues.state
+
+        def noting(queues: ConsumeQueues, topic: str, queue: int) -> QueueState:
+            looked_at.append(topic)
+            return state(queues, topic, queue)
+
+        monkeypatch.setattr(ConsumeQueues, "state", noting)
+        first = topics_page(store, {})
+        assert [one.topic for one in first.topics] == names[:PAGE_TOPICS]
+        assert (first.total, first.hidden, first.page, first.first, first.is_last) == (len(names) + 1, 1, 0, 0, False)
+        assert {*looked_at} == {*names[:PAGE_TOPICS], "BenchmarkTest"}
+        last = topics_page(store, {"page": "9"})
+        assert [one.topic for one in last.topics] == [*names[2 * PAGE_TOPICS :], "wide"]
+        assert (last.page, last.first, last.is_last) == (2, 2 * PAGE_TOPICS, True)
+        found = topics_page(store, {"find": "C-007", "system": "1"})
+        assert [(one.topic, one.messages) for one in found.topics] == [("topic-007", 1)]
+        nothing = topics_page(store, {"find": "nothing", "page": "3"})
+        assert (list(nothing.topics), nothing.total, nothing.is_last) == ([], 0, True)
 
 
 # links

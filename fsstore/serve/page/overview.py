@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,18 +20,19 @@ PAGE_TOPICS = 50
 PAGE_QUEUES = 4 * LOOKED_AT
 PAGE_GROUPS = 50
 REPORT_S = 1.0
-"""Seconds for which reports of the mount are shown again: of thousands of queues, one takes its daemon a while."""
-_REFUSED = re.compile(rb'^fsstore_refused_total\{reason="(\w+)"\} ([1-9][0-9]*)', re.MULTILINE)
+"""Seconds for which a report of the mount is shown again."""
 
 
 class TopicsPage(NamedTuple):
-    """Some of the topics. `hidden` are empty ones of RocketMQ's own; `page`, from 0, of `pages`."""
+    """Some of the `total` topics: those from number `first` on, counted from 0, on the page `page` of them; `is_last`:
+    there are none behind them. `hidden` are empty ones of RocketMQ's own."""
 
     topics: Sequence[TopicFacts]
     total: int
     hidden: int
     page: int
-    pages: int
+    first: int
+    is_last: bool
 
 
 class GroupLag(NamedTuple):
@@ -45,46 +45,44 @@ class GroupLag(NamedTuple):
 
 
 def topics_page(store: MessageStore, parameters: Parameters) -> TopicsPage:
-    """The topics whose names contain the parameter `find`, by name. PathError."""
+    """The topics whose names contain the parameter `find`, by name. Only those up to the end of the page are looked at.
+    PathError."""
     wanted, every = parameters.get("find", "").lower(), "system" in parameters
-    by_topic: dict[str, list[QueueState]] = {topic: [] for topic in store.topics()}
-    for state in store.queue_states():
-        by_topic.setdefault(state.topic, []).append(state)
-    found = {topic: states for topic, states in sorted(by_topic.items()) if wanted in topic.lower()}
-    hidden = [
-        topic
-        for topic, states in found.items()
-        if not every and is_system_topic(topic) and not any(state.messages or state.refused for state in states)
-    ]
-    for topic in hidden:
-        del found[topic]
-    pages = list(_pages(found))
-    page = min(number_in(parameters, "page") or 0, len(pages) - 1)
+    names = [topic for topic in store.topics() if wanted in topic.lower()]
+    hidden = set() if every else _empty(store, list(filter(is_system_topic, names)))
+    shown = [topic for topic in names if topic not in hidden]
+    asked, page, first = number_in(parameters, "page") or 0, 0, 0
+    states = _page_from(store, shown, first)
+    while page < asked and first + len(states) < len(shown):
+        page, first = page + 1, first + len(states)
+        states = _page_from(store, shown, first)
     now_ms = time.time_ns() // 1_000_000
-    facts = [facts_of(store, topic, found[topic], now_ms) for topic in pages[page] if store.has_topic(topic)]
-    return TopicsPage(facts, len(found), len(hidden), page, len(pages))
+    facts = [facts_of(store, topic, queues, now_ms) for topic, queues in states.items() if store.has_topic(topic)]
+    return TopicsPage(facts, len(shown), len(hidden), page, first, first + len(states) >= len(shown))
 
 
-def _pages(found: Mapping[str, Sequence[QueueState]]) -> Iterator[list[str]]:
-    """Topics of each page: as many as take little time. One page at least."""
-    names: list[str] = []
+def _empty(store: MessageStore, topics: Sequence[str]) -> set[str]:
+    return {*topics} - {state.topic for state in store.queue_states(topics) if state.messages or state.refused}
+
+
+def _page_from(store: MessageStore, shown: Sequence[str], first: int) -> dict[str, list[QueueState]]:
+    """The topics of a page that begins with number `first`, with their queues: as many as take little time."""
+    found: dict[str, list[QueueState]] = {}
     queues = 0
-    for topic, states in found.items():
-        filled = min(sum(state.messages > 0 for state in states), LOOKED_AT)
-        if names and (len(names) == PAGE_TOPICS or queues + filled > PAGE_QUEUES):
-            yield names
-            names, queues = [], 0
-        names.append(topic)
-        queues += filled
-    yield names
+    for topic in shown[first : first + PAGE_TOPICS]:
+        states = store.queue_states([topic])
+        queues += min(sum(state.messages > 0 for state in states), LOOKED_AT)
+        if found and queues > PAGE_QUEUES:
+            break
+        found[topic] = states
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class MountState:
-    """What the mount says of itself and its store: `status.json`, and refused publications by reason."""
+    """What the mount says of itself and its store: `status.json`, without topics."""
 
     status: Mapping[str, Any]
-    refused: Mapping[str, int]
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -138,8 +136,9 @@ class MountState:
                     yield f"{label}: {number:,} × {noun} {rest.format_map(values)}"
         if restarts := self.status.get("restarts"):
             yield f"The daemon was killed and replaced {restarts:,} times: see {self.status.get('log_file')}"
-        for reason, count in self.refused.items():
-            yield f"Refused publications ({reason.replace('_', ' ')}): {count:,}; @store/refusals has the reasons"
+        for reason, count in self.status["refused_publications"].items():
+            if count:
+                yield f"Refused publications ({reason.replace('_', ' ')}): {count:,}; @store/refusals has the reasons"
 
     def groups(self) -> list[GroupLag]:
         """Groups by topic, the largest lag first."""
@@ -164,26 +163,30 @@ def _retention(status: Mapping[str, Any]) -> str:
 
 
 class MountReports:
-    """The reports of a mount, each read again after REPORT_S. Thread safety: any thread."""
+    """The reports of a mount, each read again after REPORT_S, or after ten times the time that it took. Thread safety:
+    any thread."""
 
     def __init__(self, tree: ServedTree, clock: Callable[[], float] = time.monotonic) -> None:
         self._tree = tree
         self._clock = clock
         self._lock = Lock()
-        self._known: tuple[float, MountState] | None = None
+        self._known: MountState | None = None
+        self._read_again_s = 0.0
 
     def state(self) -> MountState:
         """What the mount says now. PathError: it can't be read; MountGoneError, OSError."""
         with self._lock:
-            if self._known is None or self._clock() - self._known[0] > REPORT_S:
-                status = self._read(b"status.json")
-                refused = {name.decode(): int(count) for name, count in _REFUSED.findall(self._read(b"metrics"))}
-                try:
-                    self._known = self._clock(), MountState(msgspec.json.decode(status), refused)
-                except msgspec.DecodeError as error:
-                    raise PathError(502, f"status.json is no JSON: {error}") from None
-            return self._known[1]
+            began_s = self._clock()
+            if self._known is None or began_s > self._read_again_s:
+                self._known = self._read()
+                self._read_again_s = self._clock() + max(REPORT_S, 10 * (self._clock() - began_s))
+            return self._known
 
-    def _read(self, name: bytes) -> bytes:
-        with self._tree.open((b"@store", name)) as file:
-            return file.readall()
+    def _read(self) -> MountState:
+        with self._tree.open((b"@store", b"status.json")) as file:
+            content = file.readall()
+        try:
+            parts = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+            return MountState({name: msgspec.json.decode(part) for name, part in parts.items() if name != "topics"})
+        except msgspec.DecodeError as error:
+            raise PathError(502, f"status.json is no JSON: {error}") from None
