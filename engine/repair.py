@@ -162,7 +162,8 @@ def _frame(layout: StoreLayout, config: StoreConfig, files: FileQueue, start: in
     kept = keep_bytes(layout.quarantine, file, first, last, config.disk)
     write_tombstone(file, first, last, time_ms)
     file.sync()
-    return f"framed {what}, so that readers pass them; a copy is in {kept.relative_to(layout.root)}"
+    kept_in = kept.relative_to(layout.root)
+    return f"framed {what}: that message stays unreadable, its neighbours are not touched; a copy is in {kept_in}"
 
 
 def _fill_in(layout: StoreLayout, config: StoreConfig, file_bytes: int, start: int, end: int) -> None:

@@ -70,11 +70,13 @@ from fsstore.tree.refusals import RefusalKind, Refusals
 from fsstore.tree.stale import invalidate_expired, invalidate_queue, invalidate_removed
 from fsstore.tree.status import config_of, status_of, to_json
 from fsstore.tree.store_reports import ControlFile, StoreDirectory
+from fsstore.tree.streams import StreamFile
 from fsstore.tree.xattrs import list_names, no_attribute, read_value
 
 H = TypeVar("H")
 
 NO_CHANGE = SetattrRequest()
+NOT_REMOVED = "messages are removed by retention, a topic by `mountctl topics delete`"
 
 MOST_UNOPENED = 256
 """Files that stay open after a read on mounts where the kernel opens files without a request."""
@@ -273,7 +275,7 @@ class Filesystem:
         """
         if inode >= MESSAGE:
             if flags & (os.O_ACCMODE | os.O_TRUNC):
-                raise self._context.refusal()
+                raise self._context.refusal("a message never changes: write a new one to append")
             return self.handles.add(inode, self._messages.open(inode), CACHED, flags)
         node = self._context.node(inode)
         if flags & os.O_TRUNC and not node.ignores_setattr:
@@ -386,8 +388,13 @@ class Filesystem:
         _require_length(name)
         parent = self._context.node(parent_inode)
         if not isinstance(parent, DropDirectory):
-            raise self._context.refusal()
+            raise self._context.refusal(NOT_REMOVED)
         parent.remove(name)
+
+    def rmdir(self, name: bytes) -> NoReturn:
+        """Refuse to remove a directory: EPERM, or EROFS on a read-only mount."""
+        _require_length(name)
+        raise self._context.refusal(NOT_REMOVED)
 
     def rename(self, parent_inode: int, name: bytes, new_parent_inode: int, new_name: bytes, flags: int) -> int:
         """Rename a dropped file; returns the physical offset to wait for. EPERM or EROFS for everything else."""
@@ -395,11 +402,11 @@ class Filesystem:
         _require_length(new_name)
         parent = self._context.node(parent_inode)
         if not isinstance(parent, DropDirectory):
-            raise self._context.refusal()
+            raise self._context.refusal("nothing is renamed here: mountctl copy copies messages to another topic")
         return parent.move(name, self._context.node(new_parent_inode), new_name, flags)
 
     def refuse(self, *names: bytes) -> NoReturn:
-        """Refuse unlink, rmdir, rename, link or symlink of `names`: EPERM, or EROFS on a read-only mount."""
+        """Refuse link or symlink of `names`: EPERM, or EROFS on a read-only mount."""
         for name in names:
             _require_length(name)
         raise self._context.refusal()
@@ -452,6 +459,17 @@ class Filesystem:
         node = self._inodes.nodes.get(inode)
         if isinstance(node, AppendFile):
             self._note_refusal(pid, node.path, "", number, _reason_of(error))
+        elif number == errno.EPERM and (inode >= MESSAGE or isinstance(node, StreamFile)):
+            self._context.refusals.note_change(
+                self.accounts.caller, pid, self.path_of(inode), number, _reason_of(error)
+            )
+
+    def note_refused_removal(self, parent_inode: int, name: bytes, pid: int, number: int, error: BaseException) -> None:
+        """Note why a name outside of drop boxes was not removed."""
+        parent = self._inodes.nodes.get(parent_inode)
+        if number == errno.EPERM and not isinstance(parent, DropDirectory):
+            path = f"{self.path_of(parent_inode)}/{from_name(name)}".removeprefix("//")
+            self._context.refusals.note_change(self.accounts.caller, pid, path, number, _reason_of(error))
 
     def note_refused_name(self, parent_inode: int, name: bytes, pid: int, number: int, error: BaseException) -> None:
         """As `note_refused`, for a name in a directory: an `append@…` that was looked up, or a name to be made."""

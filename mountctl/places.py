@@ -193,7 +193,7 @@ def _stopped_writer(store: Path) -> int | None:
 
 def nothing_mounted(place: str | Path) -> CommandError:
     """The error of a verb that needs a mount."""
-    return CommandError(f"no store is mounted at {place}", "see what is mounted with `mountctl status`", os.EX_USAGE)
+    return CommandError(f"no store is mounted at {place}", "see what is mounted with `mountctl status`", os.EX_NOINPUT)
 
 
 def find_mount(text: str) -> Mount:

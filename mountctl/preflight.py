@@ -79,6 +79,9 @@ def check_mountpoint(mountpoint: Path) -> None:
         raise CommandError(f"mount point {mountpoint} is not a directory", "name an empty directory", os.EX_NOINPUT)
     if os.path.ismount(mountpoint):
         raise CommandError(f"mount point {mountpoint} is busy: something is mounted there", "name another directory")
+    if (mountpoint / "commitlog").is_dir():
+        reason = f"mount point {mountpoint} is a store"
+        raise CommandError(reason, "name an empty directory; the order is `mountctl mount STORE MOUNTPOINT`")
     if any(mountpoint.iterdir()):
         raise CommandError(f"mount point {mountpoint} is not empty", "name an empty directory")
 

@@ -160,13 +160,13 @@ class CheckedIndex:
         missing = [found for found in self._missing if found[0] >= begin]
         if missing:
             count = sum(count for _, count in missing)
-            text = f"{count:,} keys are missing, the first of the record at physical offset"
+            text = f"keys that are missing: {count:,}, the first of the record at physical offset"
             yield Problem(ProblemKind.INDEX, "index", -1, f"{text} {missing[0][0]}")
         self._surplus_until(end)
         surplus = [found for found in self._surplus if found[0] >= begin]
         if surplus:
             count = sum(count for _, count in surplus)
-            text = f"{count:,} entries are of no record with that key, the first for physical offset"
+            text = f"entries of no record with their key: {count:,}, the first for physical offset"
             yield Problem(ProblemKind.INDEX, "index", -1, f"{text} {surplus[0][0]}")
         for path in self._index.foreign:
             text = "no index file of this store's sizes"

@@ -88,6 +88,8 @@ def refuse_unreadable(layout: StoreLayout) -> None:
     fsstore can't read the store."""
     path, names, ledgers = layout.root, _names(layout.root), layout.ledgers()
     if "commitlog" not in names and not ledgers and not names <= KNOWN_NAMES:
+        if "@store" in names:
+            raise NotAStoreError(path, "it is a mount point: name the directory of the store that is mounted there")
         raise NotAStoreError(path, f"there is no commitlog folder, but {min(names - KNOWN_NAMES)!r}")
     _refuse_ledgers(layout, ledgers)
     refuse_folders(layout)

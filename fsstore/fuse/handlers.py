@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial, update_wrapper
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -75,6 +75,7 @@ class RequestHandlers:
             Opcode.MKDIR: self.mkdir,
             Opcode.CREATE: self.create,
             Opcode.UNLINK: self.unlink,
+            Opcode.RMDIR: self.rmdir,
             Opcode.RENAME: self.rename,
             Opcode.RENAME2: self.rename2,
             Opcode.OPEN: self.open,
@@ -159,6 +160,9 @@ class RequestHandlers:
     def unlink(self, unique: int, inode: int, request: memoryview) -> None:
         self._core.unlink(inode, bytes(request[ARGUMENTS:-1]))
         self._send(wire.done(unique))
+
+    def rmdir(self, _: int, __: int, request: memoryview) -> NoReturn:
+        self._core.rmdir(bytes(request[ARGUMENTS:-1]))
 
     def rename(self, unique: int, inode: int, request: memoryview) -> None:
         (directory,) = wire.RENAME.unpack_from(request, ARGUMENTS)
@@ -249,7 +253,7 @@ class RequestHandlers:
         self._send(wire.done(unique))
 
     def refused(self, error: Exception, number: int, request: memoryview) -> None:
-        """Note why something was not published, if the failed request was to publish."""
+        """Note why something was not published, or not changed, if the failed request was to do that."""
         _, opcode, unique, inode = REQUEST.unpack_from(request)
         if opcode == Opcode.WRITE:
             self._core.write_refused(HANDLE.unpack_from(request, ARGUMENTS)[0], unique & ~RESENT, number)
@@ -274,6 +278,8 @@ class RequestHandlers:
         elif opcode in (Opcode.RENAME, Opcode.RENAME2):
             begin = ARGUMENTS + (wire.RENAME if opcode == Opcode.RENAME else wire.RENAME2).size
             self._core.note_refused_name(inode, bytes(request[begin:]).split(b"\0")[1], pid, number, error)
+        elif opcode in (Opcode.UNLINK, Opcode.RMDIR):
+            self._core.note_refused_removal(inode, bytes(request[ARGUMENTS:-1]), pid, number, error)
         elif opcode == Opcode.MKDIR and number != errno.EEXIST:
             self._core.note_refused_name(inode, bytes(request[wire.MADE_NAME : -1]), pid, number, error)
 

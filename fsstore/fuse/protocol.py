@@ -32,6 +32,7 @@ class Opcode(IntEnum):
     READLINK = 5
     MKDIR = 9
     UNLINK = 10
+    RMDIR = 11
     RENAME = 12
     OPEN = 14
     READ = 15
@@ -59,7 +60,6 @@ class RareOpcode(IntEnum):
 
     SYMLINK = 6
     MKNOD = 8
-    RMDIR = 11
     LINK = 13
     STATFS = 17
     SETXATTR = 21

@@ -211,10 +211,6 @@ class RareOperations(pyfuse3.Operations):  # type: ignore[misc] # pyfuse3 has no
         self._core.refuse_creation(parent, name)
 
     @answered
-    def rmdir(self, _parent: int, name: bytes, _: object) -> NoReturn:
-        self._core.refuse(name)
-
-    @answered
     def symlink(self, _parent: int, name: bytes, _target: bytes, _: object) -> NoReturn:
         self._core.refuse(name)
 

@@ -38,7 +38,7 @@ MOST_INTERRUPTED = 256
 _READ_FLAGS = Struct("=32xI")
 """Flags of the open file in a read request, after handle, position and size."""
 _NAMED = {
-    *(Opcode.LOOKUP, Opcode.MKDIR, Opcode.CREATE, RareOpcode.MKNOD, Opcode.UNLINK, RareOpcode.RMDIR),
+    *(Opcode.LOOKUP, Opcode.MKDIR, Opcode.CREATE, RareOpcode.MKNOD, Opcode.UNLINK, Opcode.RMDIR),
     *(RareOpcode.SYMLINK, Opcode.RENAME, Opcode.RENAME2, RareOpcode.LINK),
 }
 """Operations on a name below the inode."""

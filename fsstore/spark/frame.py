@@ -85,25 +85,26 @@ def messages(
     """All messages of the store mounted at `mount`, or those of `topics`: then only their directories are listed.
     `since` and `until` select messages stored in [since, until); only the footers of their files are read. Files of
     theirs that expire before Spark has listed them are an ExpiredFilesError, or left out with a warning
-    (`onExpired="skip"`).
+    (`onExpired="skip"`). ValueError, TypeError: an argument can't be that.
 
     The schema is fixed (MESSAGE_SCHEMA) and not inferred, so a topic named `2024` stays a string. The messages are
     those at the time of this call; messages that are published later are in the next DataFrame.
     """
+    wanted = Wanted(topics, since, until, onExpired)
     root = Path(mount).absolute() / DATASET
     folders = [root] if topics is None else [root / os.fsdecode(topic_partition(topic)) for topic in topics]
     if since is None and until is None:
         return spark.read.schema(MESSAGE_SCHEMA).option("basePath", str(root)).parquet(*map(str, folders))
     for folder in folders:
         folder.stat()  # FileNotFoundError: there is no such topic
-    source, wanted = MountedSource(str(mount), str(mount)), Wanted(topics, since, until, onExpired)
+    source = MountedSource(str(mount), str(mount))
     return frame_of(spark, source, wanted, wanted.files(source))
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """The messages to read: `topics` (None: all), stored in [since, until); and what becomes of files that expire
-    meanwhile, ERROR or SKIP. ValueError: it is neither."""
+    meanwhile, ERROR or SKIP. ValueError: it is neither. TypeError: a text stands for topics or a time."""
 
     topics: Sequence[str] | None
     since: datetime | None
@@ -113,6 +114,11 @@ class Wanted:
     def __post_init__(self) -> None:
         if self.on_expired not in (ERROR, SKIP):
             raise ValueError(f"onExpired is {ERROR!r} or {SKIP!r}, and not {self.on_expired!r}")
+        if isinstance(self.topics, str):  # it would be a list of one-letter topics
+            raise TypeError(f"topics is a list of names: [{self.topics!r}], and not {self.topics!r}")
+        for name, time in (("since", self.since), ("until", self.until)):
+            if time is not None and not isinstance(time, datetime):
+                raise TypeError(f"{name} is a datetime, and not {time!r}")
 
     def files(self, source: Source) -> list[DatasetFile]:
         """The files of a place that may have some of them. BrokerError, MountGoneError."""

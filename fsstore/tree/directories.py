@@ -331,7 +331,9 @@ class TopicDirectory(Directory):
         self._context.must_be_writable()
         queue = parse_queue(name)
         if queue is None or queue >= MAX_QUEUES:
-            raise FilesystemError(errno.EINVAL)
+            raise FilesystemError(
+                errno.EINVAL, f"a folder of a topic is a queue: its name is a number below {MAX_QUEUES}"
+            )
         in_thread(partial(self._grow, queue), (self, name), WorkKind.WAITING)
 
     def _grow(self, queue: int) -> None:

@@ -301,7 +301,7 @@ class Directory(Node):
         return self._context.refusal("no file is made here: drop it in TOPIC/drop, or write lines to TOPIC/append")
 
     def mkdir(self, name: bytes) -> None:
-        raise self._context.refusal()
+        raise self._context.refusal("no folder is made here: one in the root is a topic, one in a topic is a queue")
 
     def opendir(self) -> tuple[Listing, OpenedDirectory]:
         return NamesListing(self, self._context.memory), NOT_CACHED

@@ -4,6 +4,9 @@ words.
     2026-11-24T01:02:03.456Z 4711 orders/0/append@format=json 7 EINVAL illegal message: not JSON: …
     time                     pid  path                        line errno and reason
 
+Refused changes of the tree (rm, rmdir, opening a message for writing) are lines, too, with the way that works. Such a
+change is no publication: of those that a process tries in a row, the first one is listed.
+
 Publishers' text is escaped and cut. Each user sees the lines of their own requests; root and the mount's owner see all.
 Successful requests cost nothing.
 """
@@ -65,6 +68,8 @@ class Refusals:
     def __init__(self, clock_ns: Callable[[], int]) -> None:
         self._clock_ns = clock_ns
         self._lines: deque[tuple[int, str]] = deque(maxlen=MOST_LINES)
+        self._last_change: tuple[int, int, str] | None = None
+        """User, process and reason of the newest line, if it is a refused change."""
         self.counts: dict[str, int] = dict.fromkeys(RefusalKind, 0)
 
     def count(self, number: int, kind: RefusalKind | None = None) -> None:
@@ -77,6 +82,18 @@ class Refusals:
         """List and count a refusal. `pid` and `number` are 0 if there is none. `lines` are the lines written through
         the handle that were refused; empty if there are none."""
         self.count(number, kind)
+        self._list(user, pid, path, lines, number, reason)
+        self._last_change = None
+
+    def note_change(self, user: int, pid: int, path: str, number: int, reason: str) -> None:
+        """List a refused change of the tree, which is no publication and is not counted. `rm -r` of a topic tries one
+        for each message: those that follow, of the same process and for the same reason, are not listed."""
+        change = (user, pid, reason)
+        if change != self._last_change:
+            self._list(user, pid, path, "", number, reason)
+            self._last_change = change
+
+    def _list(self, user: int, pid: int, path: str, lines: str, number: int, reason: str) -> None:
         name = errno.errorcode.get(number, "-")
         shown_path = escaped(path, MOST_PATH_CHARACTERS).replace(" ", "\\x20")
         shown_reason = escaped(reason, MOST_REASON_CHARACTERS)

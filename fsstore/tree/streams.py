@@ -180,7 +180,7 @@ class StreamFile(Node):
 
     def open(self, flags: int) -> tuple[OpenFile, Opened]:
         if flags & os.O_ACCMODE != os.O_RDONLY:
-            raise self._context.refusal()
+            raise self._context.refusal("a .log shows messages: write lines to append in the topic or the queue")
         if not self.was_looked_up:
             raise FilesystemError(errno.ESTALE)
         return OpenStream(self._stream, self._context), self._opened

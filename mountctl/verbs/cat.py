@@ -41,7 +41,10 @@ from mountctl.showing import Printer, takes_format
 @click.argument("place")
 @click.argument("targets", metavar="TOPIC[/QUEUE[/OFFSET]]...", nargs=-1)
 @click.option(
-    "-n", "--count", type=click.IntRange(min=0), help="The most messages of each queue, or with --key of the key."
+    "-n",
+    "--count",
+    type=click.IntRange(min=0),
+    help="The most messages of each queue, or with --key of the key. (tail -n counts over all queues.)",
 )
 @takes_sample
 @takes_decode

@@ -22,7 +22,7 @@ from mountctl.connect import connect
 from mountctl.errors import CommandError
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import plural, print_json_line
-from mountctl.places import find
+from mountctl.places import find, split_path
 from mountctl.selection import parse_target, tell_new_topic
 
 STANDARD_INPUT = "-"
@@ -30,7 +30,7 @@ STANDARD_INPUT = "-"
 
 @click.command("put", short_help="Publish messages.")
 @click.argument("place")
-@click.argument("target", metavar="TOPIC[/QUEUE]")
+@click.argument("target", metavar="TOPIC[/QUEUE]", required=False)
 @click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
 @click.option("-k", "--key", "keys", multiple=True, help="A key to find the messages by; may be repeated.")
 @click.option("--key-from", "key_field", metavar="FIELD", help="Each message is a JSON object; its key is in FIELD.")
@@ -54,13 +54,14 @@ STANDARD_INPUT = "-"
 @click.option("--json", "as_json", is_flag=True, help="Print the same as JSON.")
 @takes_settings
 def command(
-    place: str, target: str, messages: tuple[str, ...], keys: tuple[str, ...], key_field: str | None, tag: str,
+    place: str, target: str | None, messages: tuple[str, ...], keys: tuple[str, ...], key_field: str | None, tag: str,
     pairs: tuple[str, ...], delay_level: int | None, files: tuple[Path, ...], kind: str, verbose: bool, as_json: bool,
     settings: StoreSettings,
 ) -> None:  # fmt: skip
     """Publish each MESSAGE and each --file as one message, or without either each line of standard input.
 
-    The MESSAGE '-' means all of standard input as one message. (To publish a '-', use a --file, or a line.)
+    The MESSAGE '-' means all of standard input as one message. (To publish a '-', use a --file, or a line.) A path
+    below PLACE names both: /mnt/mq/orders.
     On a mount -v and --json give each message a UNIQ_KEY, as RocketMQ's clients do, to find it by.
 
     \b
@@ -70,6 +71,11 @@ def command(
       gzip -c report.txt | mountctl put /mnt/mq reports -
       echo '{"id": "A-1", "sum": 12}' | mountctl put -v /mnt/mq orders --key-from id
     """
+    above, below = split_path(place)
+    if below:
+        place, target, messages = above, below, (() if target is None else (target, *messages))
+    elif target is None:
+        raise click.UsageError("Missing argument 'TOPIC[/QUEUE]'.", click.get_current_context())
     wanted = parse_target(target)
     if wanted.offset is not None:
         raise CommandError(f"{target!r} is the path of one message", "publish to TOPIC or TOPIC/QUEUE", os.EX_USAGE)

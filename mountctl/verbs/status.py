@@ -118,7 +118,7 @@ def _show_hosts(found: Mapping[str, Mapping[str, Any]]) -> None:
 def _figures(status: Mapping[str, Any]) -> Iterator[str]:
     """Cells of a store's row."""
     stats = status["stats"]
-    yield f"{status['mode']}{_why_not(status)}"
+    yield f"{_mode(status)}{_why_not(status)}"
     yield from (f"{stats[name]:,}" for name in ("topics", "queues", "messages"))
     yield human_size(stats["physical_end"] - stats["min_physical_offset"])
     yield human_size(stats["disk_free_bytes"])
@@ -180,7 +180,8 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
     if status.get("planned_restarts"):
         replaced = plural(status["planned_restarts"], "time")
         yield f"replaced   {replaced}, by mountctl restart; version {status['version']}"
-    yield f"access     {status['mode']}{_why_not(status)}"
+    if place.mount:
+        yield f"access     {_mode(status)}{_why_not(status)}"
     if problem := status.get("log_problem"):
         yield f"log file   {problem}"
     for problem in status["settings_problems"]:
@@ -219,6 +220,10 @@ def _summary(place: Place, status: Mapping[str, Any]) -> Iterator[str]:
             if row.notice and (number := int(row.number(values[name])) if name in values else 0):
                 label, noun, rest = row.notice.split(" ", 2)
                 yield f"{label:<11}{plural(number, noun)} {rest.format_map(values)}"
+
+
+def _mode(status: Mapping[str, Any]) -> str:
+    return str(status["mode"]).replace("_", "-")
 
 
 def _why_not(status: Mapping[str, Any]) -> str:

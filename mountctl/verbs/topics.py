@@ -15,9 +15,9 @@ from mountctl.errors import INTERRUPTED, CommandError
 from mountctl.frames import Topics
 from mountctl.hosts import Fleet, is_fleet, request
 from mountctl.options import StoreSettings, takes_settings
-from mountctl.output import human_size, human_time, plural, print_json, print_table
+from mountctl.output import human_size, human_time, plural, print_json, print_table, visible
 from mountctl.places import find
-from mountctl.selection import find_topic
+from mountctl.selection import find_topic, placed
 
 
 class ListedByDefault(click.Group):
@@ -27,6 +27,9 @@ class ListedByDefault(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in self.commands:
+            if len(args) > 1 and args[1] in self.commands:
+                order = f"`{ctx.command_path} {args[1]} {visible(' '.join((args[0], *args[2:])))}`"
+                raise click.UsageError(f"{args[1]} stands before the place: {order}", ctx)
             args = ["list", *args]
         return super().resolve_command(ctx, args)
 
@@ -161,11 +164,11 @@ def create(place: str, names: tuple[str, ...], queues: int, settings: StoreSetti
 
 @command.command("delete")
 @click.argument("place")
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("-y", "--yes", is_flag=True, help="Don't ask.")
 @takes_settings
-def delete(place: str, name: str, yes: bool, settings: StoreSettings) -> None:
-    """Delete the topic NAME and all its messages, for good. Asks first.
+def delete(place: str, name: str | None, yes: bool, settings: StoreSettings) -> None:
+    """Delete the topic NAME and all its messages, for good. Asks first. A path below PLACE names both: /mnt/mq/orders.
 
     Their bytes stay in the log, among those of other topics, until retention deletes the log's files.
 
@@ -173,6 +176,7 @@ def delete(place: str, name: str, yes: bool, settings: StoreSettings) -> None:
     Example:
       mountctl topics delete /mnt/mq orders --yes
     """
+    place, (name, *_) = placed(place, [name], "NAME")
     with connect(find(place), settings) as client:
         messages = plural(find_topic(client, name).messages, "message")
         if not yes and not _agreed(f"Delete {name} and its {messages}, for good?"):

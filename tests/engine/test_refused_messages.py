@@ -6,6 +6,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -76,6 +77,9 @@ BAD = {
     "no name": bad(properties={"": "v"}),
     "an empty key": bad([""]),
     "a key with a space": bad(["a b"]),
+    "a number for a key": bad(cast(Any, [7])),
+    "a number for a value": bad(properties=cast(Any, {"n": 7})),
+    "bytes for a name": bad(properties=cast(Any, {b"n": "v"})),
     **{
         f"DELAY={level[:12]}": bad(properties={"DELAY": level})
         for level in ("x", "-1", "+1", " 1", "1 ", "1_0", "1.5", "٣", "²", "2147483648", "9" * 5_000)
@@ -102,6 +106,12 @@ def test_it_is_refused_and_nothing_is_stored(
         way(shared, Message("T", b"bad", keys, tags, properties))
     assert (shared.physical_end, shared.topics()) == before
     assert shared.read_only_reason is None
+
+
+def test_a_value_that_is_no_text_is_named(shared: MessageStore) -> None:
+    said = r"illegal message: 7 is no text \(int\)"
+    with pytest.raises(IllegalMessageError, match=said):
+        shared.put(Message("T", b"bad", properties=cast(Any, {"n": 7})))
 
 
 def test_a_store_that_holds_them_is_read(tmp_path: Path) -> None:

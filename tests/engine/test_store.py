@@ -96,6 +96,10 @@ def test_a_folder_of_something_else_is_not_taken_for_a_store(tmp_path: Path) -> 
     with pytest.raises(NotAStoreError, match="holiday"):
         MessageStore.open(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["holiday.jpg"]
+    for name in ("@parquet", "@store"):  # as a mount shows it
+        (tmp_path / "mnt" / name).mkdir(parents=True)
+    with pytest.raises(NotAStoreError, match="it is a mount point: name the directory of the store"):
+        MessageStore.open(tmp_path / "mnt")
 
 
 def test_a_file_is_not_a_store(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -299,3 +300,43 @@ def test_a_topic_that_takes_no_messages(mount: Mount, store: MessageStore) -> No
             "topic 'orders' takes no messages: its perm in config/topics.json is 4, without 2",
         ]
     assert counted(mount, "permission") == 2
+
+
+@pytest.mark.parametrize("path", ["orders.log", "orders/0.log", "orders/0/0"])
+def test_a_file_that_is_only_read_says_where_to_write(mount: Mount, store: MessageStore, path: str) -> None:
+    store.put_lines("orders", b"one\n", queue=0)
+    inode = mount.stat(path).inode
+    with pytest.raises(FilesystemError) as refused:
+        mount.fs.open(inode, os.O_WRONLY | os.O_APPEND)
+    mount.fs.note_refused_open(inode, PID, errno.EPERM, refused.value)
+    _, _, shown, line, name, reason = only_line(mount)
+    assert (shown.removesuffix("0" * 19), line, name) == (path, "-", "EPERM")
+    assert "to append" in reason
+    assert counted(mount, "other") == 0  # nothing was to be published
+
+
+def test_a_removed_topic_says_how_topics_are_deleted_once_a_process(mount: Mount) -> None:
+    topic = mount.stat("orders").inode
+
+    def remove(parent: int, name: bytes, pid: int) -> None:
+        use = partial(mount.fs.rmdir, name) if parent == ROOT_INODE else partial(mount.fs.unlink, parent, name)
+        with pytest.raises(FilesystemError) as refused:
+            use()
+        mount.fs.note_refused_removal(parent, name, pid, errno.EPERM, refused.value)
+
+    for name in (b"append", b"0.log"):
+        remove(topic, name, PID)
+    remove(ROOT_INODE, b"orders", PID + 1)
+    assert [line.split(" ", 5)[1:3] for line in lines_of(mount)] == [
+        [str(PID), "orders/append"],
+        [str(PID + 1), "orders"],
+    ]
+    assert all("`mountctl topics delete`" in line for line in lines_of(mount))
+
+
+def test_a_name_that_is_not_removed_from_a_drop_box_is_no_refused_change(mount: Mount) -> None:
+    box = mount.stat("orders/drop").inode
+    with pytest.raises(FilesystemError) as refused:
+        mount.fs.unlink(box, b"nothing")
+    mount.fs.note_refused_removal(box, b"nothing", PID, errno.ENOENT, refused.value)
+    assert lines_of(mount) == []

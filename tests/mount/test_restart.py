@@ -448,7 +448,7 @@ def test_without_resend_it_is_refused(site: Site, monkeypatch: pytest.MonkeyPatc
 
 def test_what_is_no_mount_is_refused(site: Site) -> None:
     done = mountctl("restart", site.mountpoint)
-    assert (done.returncode, "no store is mounted at" in done.stderr) == (64, True)
+    assert (done.returncode, "no store is mounted at" in done.stderr) == (66, True)
 
 
 def test_a_mount_whose_keeper_is_gone_is_refused(mounted: Site) -> None:

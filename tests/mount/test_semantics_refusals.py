@@ -429,7 +429,9 @@ def private_bytes(pid: int) -> int:
 def test_reasons(mount: Mounted, queue: Path) -> None:
     """5.14 `@store/refusals` says of the newest 256 refused publications, a line each: when, which process, which
     `append`, which line of those written through that open file, the errno, and the reason. A user sees the lines of
-    their own requests, in a file of mode 0400 that belongs to them; root and the mounting user see all."""
+    their own requests, in a file of mode 0400 that belongs to them; root and the mounting user see all. A removal, or
+    an opening for writing, that 5.1 refuses is a line, too, with the way that works; of those that a process tries in
+    a row the first one."""
     shown_as = (mount.root / "@store/refusals").stat()
     assert (shown_as.st_uid, shown_as.st_mode & 0o777) == (os.getuid(), 0o400)
     began = time.time()
@@ -450,6 +452,23 @@ def test_reasons(mount: Mounted, queue: Path) -> None:
             "illegal message: line 2 of 2: body is not a string",
         ],
         [str(os.getpid()), f"{topic}/0/append@frame=page", "-", "ENOENT", "option frame can't be 'page'"],
+    ]
+    for change in (queue.rmdir, queue.parent.rmdir, partial(os.open, queue.with_name("0.log"), os.O_WRONLY)):
+        assert refused_with(change) == errno.EPERM
+    shown = [line.split(" ", 5) for line in (mount.root / "@store" / "refusals").read_text().splitlines()[-2:]]
+    assert [line[2:] for line in shown] == [
+        [
+            f"{topic}/0",
+            "-",
+            "EPERM",
+            "messages are removed by retention, a topic by `mountctl topics delete`",
+        ],
+        [
+            f"{topic}/0.log",
+            "-",
+            "EPERM",
+            "a .log shows messages: write lines to append in the topic or the queue",
+        ],
     ]
     metrics = (mount.root / "@store" / "metrics").read_text()
     assert re.search(r'^fsstore_refused_total{reason="malformed"} [1-9]', metrics, re.MULTILINE)

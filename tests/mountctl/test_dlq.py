@@ -86,7 +86,7 @@ def test_41_dead_letters_go_back_once(letters: Site) -> None:
 
 def test_42_it_takes_a_mount_that_can_be_written(letters: Site) -> None:
     refused = mountctl("dlq", letters.store, "billing", "--send")
-    assert (refused.returncode, f"no store is mounted at {letters.store}" in refused.stderr) == (64, True)
+    assert (refused.returncode, f"no store is mounted at {letters.store}" in refused.stderr) == (66, True)
     place: Path = letters.mounted("--read-only").mountpoint
     refused = mountctl("dlq", place, "billing", "--send")
     assert refused.returncode == 77

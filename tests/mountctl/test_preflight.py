@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engine import MessageStore
 from mountctl import preflight
 from mountctl.errors import CommandError
 from tests.mountctl.conftest import Site, mountctl, succeed
@@ -32,6 +33,9 @@ def test_a_mount_point_has_to_be_an_empty_directory_with_nothing_on_it(tmp_path:
         preflight.check_mountpoint(tmp_path)
     with pytest.raises(CommandError, match="is not a directory"):
         preflight.check_mountpoint(tmp_path / "file")
+    MessageStore.open(tmp_path / "store", create=True).close()
+    with pytest.raises(CommandError, match="is a store: name an empty directory; the order is `mountctl mount STORE"):
+        preflight.check_mountpoint(tmp_path / "store")
     with pytest.raises(CommandError, match="is busy: something is mounted there"):
         preflight.check_mountpoint(Path("/proc"))
 

@@ -39,6 +39,22 @@ def test_many_topics_are_made_at_once(place: Path, site: Site) -> None:
     assert written(site) == 2
 
 
+def test_a_verb_of_topics_behind_the_place_is_answered_with_the_order(place: Path) -> None:
+    succeed("topics", "create", place, "orders")
+    refused = mountctl("topics", place, "delete", "orders")
+    assert refused.returncode == 2
+    order = f"`mountctl topics delete {place} orders`"
+    assert refused.stderr == f"mountctl: delete stands before the place: {order}: see `mountctl topics --help`\n"
+    assert queues_of(place) == {"orders": 4}
+
+
+def test_a_topic_is_deleted_by_its_path(place: Path) -> None:
+    succeed("topics", "create", place, "orders", "bills")
+    said = succeed("topics", "delete", f"{place}/orders", "--yes")
+    assert said.startswith("deleted orders with 0 messages")
+    assert queues_of(place) == {"bills": 4}
+
+
 NO_NAME = "illegal topic 'a b': has other characters than a-z A-Z 0-9 % | _ -"
 
 

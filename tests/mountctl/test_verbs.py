@@ -161,6 +161,20 @@ def test_put_says_where_each_message_is_and_takes_what_append_takes(place: Path)
     assert "letters" not in succeed("topics", place)
 
 
+def test_put_takes_a_path_below_a_place(place: Path) -> None:
+    """People write what they see: its topic is not made of the first message."""
+    succeed("put", f"{place}/letters", "hello", "again")
+    succeed("put", f"{place}/letters/1", stdin="a line\n")
+    assert sorted(succeed("cat", place, "letters").splitlines()) == ["a line", "again", "hello"]
+    assert succeed("cat", place, "letters/1").splitlines()[-1] == "a line"
+    assert "hello" not in succeed("topics", place)
+    refused = mountctl("put", place)
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        "mountctl: missing argument 'TOPIC[/QUEUE]': see `mountctl put --help`\n",
+    )
+
+
 def test_put_says_how_many_messages_had_no_key(place: Path) -> None:
     put = mountctl("put", place, "orders", "--key-from", "id", stdin='{"id": 1}\n{}\n{"id": null}\n{"id": []}\n')
     assert put.stderr == "mountctl: 3 of 4 messages have no 'id', and so no key\n"
@@ -303,6 +317,8 @@ def test_status_tells_figures_topics_and_lag(place: Path, site: Site) -> None:
     words = succeed("status", place)
     assert "10 in 1 topic, 4 queues" in words
     assert f"store      {site.store}" in words
+    assert ("access     write" in words.splitlines()) == (place == site.mountpoint)
+    assert "opened read-only" not in words  # this verb alone did so
 
 
 def test_status_shows_how_far_consumers_lag(store: Path) -> None:
@@ -468,6 +484,8 @@ def test_an_empty_directory_may_be_a_mount_point_where_nothing_is_mounted(tmp_pa
         (["unmount"], "there is no verb 'unmount' (did you mean umount?): see `mountctl --help`"),
         (["chek"], "there is no verb 'chek' (did you mean check?): see `mountctl --help`"),
         (["help", "ls"], "there is no verb 'ls' (did you mean topics?): see `mountctl --help`"),
+        (["delete"], "there is no verb 'delete' (did you mean topics?): see `mountctl --help`"),
+        (["mv"], "there is no verb 'mv' (did you mean copy?): see `mountctl --help`"),
         (["version"], "there is no verb 'version' (did you mean --version?): see `mountctl --help`"),
         (["xyzzy"], "there is no verb 'xyzzy': see `mountctl --help`"),
         (["cat", "--jsn"], "there is no option --jsn (did you mean --json?): see `mountctl cat --help`"),

@@ -71,6 +71,21 @@ def files_read(frame: DataFrame) -> int:
     return int(scans[0].selectedPartitions().totalNumberOfFiles())
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"topics": "app"}, r"topics is a list of names: \['app'\], and not 'app'"),
+        ({"since": "2026-11-28"}, "since is a datetime, and not '2026-11-28'"),
+        ({"until": 7}, "until is a datetime, and not 7"),
+    ],
+)
+def test_a_text_for_a_list_or_a_time_is_refused_by_name(
+    spark: SparkSession, tmp_path: Path, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(TypeError, match=said):
+        messages(spark, tmp_path, **given)
+
+
 def test_the_dataset_has_topics_and_queues_as_partitions(spark: SparkSession, mount: Mounted) -> None:
     frame = spark.read.parquet(f"{mount.root}/@parquet")
     found = frame.groupBy("topic", "queue").count().collect()

@@ -517,6 +517,8 @@ cdef int add_text(EncodedBatch batch, text) except -1:
         raw = PyUnicode_AsUTF8AndSize(text, &size)
     except UnicodeEncodeError:
         return NOT_UNICODE | add_text(batch, text.encode("utf-8", "replace").decode())
+    except TypeError:
+        raise IllegalMessageError(f"{repr(text)[:40]} is no text ({type(text).__name__})") from None
     for at in range(size):
         if <unsigned char> raw[at] <= 32:
             found |= HAS_NUL if raw[at] == 0 else HAS_SEPARATOR if raw[at] <= 2 else HAS_SPACE if raw[at] == 32 else 0
