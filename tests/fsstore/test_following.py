@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import trio
 
 from engine import IndexState, ReadOnlyStoreError
-from fsstore.fuse.mount import MountTasks
-from fsstore.options import ServeOptions
+from fsstore.fuse.following import Following
 
 
 class FaultyStore:
@@ -39,10 +39,11 @@ def test_a_look_that_fails_is_told_and_does_not_end_the_mount(
 ) -> None:
     async def follow() -> None:
         store = FaultyStore(fault, fault)
-        mount = MountTasks(cast(Any, store), cast(Any, None), cast(Any, None), ServeOptions(follow_interval_ms=1), None)
+        core = SimpleNamespace(followed=lambda: None)
+        following = Following(cast(Any, store), cast(Any, core), interval_ms=1)
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(mount._follow)
+                nursery.start_soon(following.run)
                 await store.healthy.wait()
                 nursery.cancel_scope.cancel()
 

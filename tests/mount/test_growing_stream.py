@@ -83,7 +83,8 @@ def read_messages(descriptor: int) -> None:
 
 
 READS_UNTIL_SHOWN = 150
-"""Some 0.6 s where none takes long; a follower looks every 0.1 s. A turn of the request loop is 256 requests at most."""
+"""Some 0.6 s where none takes long; a follower looks every 0.1 s. A turn of the request loop is at most 256
+requests."""
 
 
 def test_a_reader_that_asks_every_few_milliseconds_does_not_keep_the_follower_waiting(tmp_path: Path) -> None:
@@ -105,7 +106,8 @@ def reads_until(file: FileIO, expected: bytes) -> int:
     """How many reads, a few milliseconds apart, it takes until a file has these bytes."""
     reads, deadline = 1, time.monotonic() + PATIENCE_S
     while (data := file.read()) != expected:
-        assert data == b"" and time.monotonic() < deadline
+        assert data == b""
+        assert time.monotonic() < deadline
         time.sleep(0.004)
         reads += 1
     return reads
