@@ -360,7 +360,7 @@ class _Replica:
             newest_ms=newest_ms or note.newest_ms,
             received_bytes=note.received_bytes + received_bytes,
         )
-        if received_bytes:
+        if end != note.physical_end:
             self._news.tell()
 
     def _look_again(self) -> None:
@@ -478,16 +478,18 @@ class _Session:
                 self._require_next(frame)
                 for confirmed in self._confirm(frame):
                     self._add(confirmed)
-        for piece in self._assembly.take():
+        pieces = self._assembly.take()
+        for piece in pieces:
             self._receiver.append(piece.data, piece.physical_offset, piece.store_time_ms)
             newest_ms = piece.store_time_ms or newest_ms
         self._replica.note_master(max(self._next, 0))
         if self._has_controller:
             self._replica.tell(confirmed_end=self._confirmed_end)
-        if received:
+        has_brought = bool(received or pieces)  # a frame without bytes may confirm those of an earlier one
+        if has_brought:
             self._replica.store.wait_durable(self._receiver.end)
         self._replica.note_group(received, newest_ms)
-        if self._is_compared and received:
+        if self._is_compared and has_brought:
             self._report(self._receiver.end)
 
     def _require_next(self, frame: Frame) -> None:

@@ -12,7 +12,7 @@ from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
 
-READ_BYTES = 1 << 20
+READ_BYTES = 1 << 16  # the kernel makes all pages of a buffer ready before it asks
 IDLE_SECONDS = 0.004
 SUSPECT_MS = (
     1_000  # from here on the store's own timestamp is asked for: some of it may have been the way to the broker
