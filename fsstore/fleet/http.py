@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import io
 import os
+import socket
 import ssl
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +22,7 @@ CLIENT_CERTIFICATE = "FSSTORE_CLIENT_CERTIFICATE"
 """The environment variable that names the certificate that servers are shown: a chain and its key (PEM)."""
 PATIENCE_S = 60.0
 """Seconds for which a server may be silent."""
+_PIECE_BYTES, _SAID_BYTES = 64 << 10, 200
 _ABSENT = "there is no such file"
 """The text of our server's 404. Another server's 404 has another text."""
 
@@ -55,12 +58,12 @@ class Server(NamedTuple):
             raise FileNotFoundError(errno.ENOENT, _ABSENT, target)
         raise BrokerError(self.broker, self.url, f"{answer.status} {answer.reason}: {said}")
 
-    def connection(self) -> HTTPConnection:
+    def connection(self, patience_s: float = PATIENCE_S) -> HTTPConnection:
         """A connection, which is made with its first request. ClientCertificateError."""
         parts = urlsplit(self.url)
         if parts.scheme == "https":
-            return HTTPSConnection(parts.netloc, timeout=PATIENCE_S, context=_tls())
-        return HTTPConnection(parts.netloc, timeout=PATIENCE_S)
+            return HTTPSConnection(parts.netloc, timeout=patience_s, context=_tls())
+        return HTTPConnection(parts.netloc, timeout=patience_s)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -71,6 +74,50 @@ class Server(NamedTuple):
             raise
         except (OSError, HTTPException) as error:
             raise BrokerError(self.broker, self.url, str(error) or type(error).__name__) from error
+
+
+class Question:
+    """A question to a server that may be none of ours: its answer may take so many seconds and bytes. It is asked
+    once."""
+
+    def __init__(
+        self, server: Server, path: str, parameters: Mapping[str, object], seconds: float, most_bytes: int
+    ) -> None:
+        self._server = server
+        self._target = f"{quote(path)}?{urlencode(parameters, errors='surrogateescape')}"
+        self._seconds = seconds
+        self._most_bytes = most_bytes
+        self._socket: socket.socket | None = None
+
+    def ask(self) -> bytes:
+        """The content of the answer. Blocks. BrokerError, ClientCertificateError."""
+        server, until_s = self._server, time.monotonic() + self._seconds
+        own = {} if server.token is None else {"Authorization": f"Bearer {server.token}"}
+        with server.errors(), closing(server.connection(self._seconds)) as connection:
+            connection.connect()
+            self._socket = connection.sock
+            connection.request("GET", self._target, headers=own)
+            answer = connection.getresponse()
+            content = bytearray()
+            while piece := answer.read1(_PIECE_BYTES):
+                content += piece
+                if len(content) > self._most_bytes:
+                    raise self._error(f"its answer has more than {self._most_bytes:,} bytes")
+                if time.monotonic() > until_s:
+                    raise self._error(f"its answer took longer than {self._seconds:g} s")
+        if answer.status != 200:
+            said = content[:_SAID_BYTES].decode("utf-8", "replace").strip()
+            raise self._error(f"{answer.status} {answer.reason}: {said}")
+        return bytes(content)
+
+    def give_up(self) -> None:
+        """End the connection, whatever another thread waits for in it."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _error(self, reason: str) -> BrokerError:
+        return BrokerError(self._server.broker, self._server.url, reason)
 
 
 def _tls() -> ssl.SSLContext:

@@ -36,6 +36,7 @@ from engine import MessageStore, StoreError, counter, gauge
 from fsstore.serve.access import Access, Peer, Tokens, peer_of
 from fsstore.serve.connection import HEADERS_S, SEND_BUFFER_BYTES, Answer, Connection, CutError, Request, RequestError
 from fsstore.serve.files import FILES, Datasets, file_answer, positions_answer, witness_answer
+from fsstore.serve.page.data import DATA
 from fsstore.serve.page.page import Page
 from fsstore.serve.shares import BusyError, Shares
 from fsstore.serve.stream import TcpStream, accept, listen
@@ -264,7 +265,7 @@ class Server:
         return answer
 
     def _failed(self, call: _Call, error: RefusedError) -> Answer:
-        if call.operation == "page":
+        if call.operation == "page" and not call.request.path.startswith(DATA):
             return self._page.failure(error, call.request, self._secrets.tokens)
         return _failure(error, call.request.path.startswith(WEBHDFS))
 

@@ -7,13 +7,14 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
 
 import click
 
@@ -29,8 +30,10 @@ from mountctl.process import raise_open_files, set_up_allocator
 
 if TYPE_CHECKING:
     from engine import MessageStore
+    from fsstore.serve.page.fleet import Fleet, Own
+    from fsstore.serve.page.page import Page
     from fsstore.serve.server import HttpOptions, Secrets
-    from fsstore.serve.tree import ServedMount
+    from fsstore.serve.tree import ServedMount, ServedTree
 
 DEFAULT_LISTEN = "127.0.0.1:9870"
 """The port of Hadoop's name nodes."""
@@ -79,10 +82,12 @@ class SecretFiles(NamedTuple):
 @click.option("--insecure", is_flag=True, help="Serve other hosts without TLS, or without tokens.")
 @click.option("--access-log", type=_FILE, metavar="FILE", help="A line for each request; - is standard output.")
 @click.option("--decode", metavar="COMMAND", help="Have the page show bodies as COMMAND prints them, too, by a shell.")
+@click.option("--fleet", metavar="@GROUP", help="A page of all the group's brokers in ~/.config/fsstore/fleet.toml.")
 @click.option("--token-file", type=_FILE, help="Write the first token for HADOOP_TOKEN_FILE_LOCATION, and end.")
 def command(
     place: str, listen: str, hosts: tuple[str, ...], tokens: Path | None, certificate: Path | None, key: Path | None,
-    client_ca: Path | None, insecure: bool, access_log: Path | None, decode: str | None, token_file: Path | None,
+    client_ca: Path | None, insecure: bool, access_log: Path | None, decode: str | None, fleet: str | None,
+    token_file: Path | None,
 ) -> None:  # fmt: skip
     """Serve the mount of PLACE over HTTP, to read: /webhdfs/v1/ for Hadoop and Spark, /files/ for all others,
     /datasets?topic=&since=&until= names the Parquet files of a time. At / is a page for people.
@@ -105,25 +110,27 @@ def command(
         return
     open_to_all = _judge(address, files, insecure)
     mount = find_mount(place)
+    brokers = None if fleet is None else _brokers(fleet, mount)
     require_access(mount)
     raise_open_files()
     set_up_allocator()
     log_to_stderr()
+    from fsstore.serve.page.page import Page
     from fsstore.serve.server import HttpOptions
+    from fsstore.serve.tree import ServedTree
 
     known = frozenset(name.lower() for name in (*names, "localhost", socket.gethostname(), address))
     with _followed(find(place)) as store:
         options = HttpOptions(address, port, names[0], known, open_to_all)
-        _serve(mount, store, options, files, access_log, decode)
+        tree = ServedTree(os.fspath(mount.mountpoint), partial(_served_mount, mount))
+        _serve(tree, Page(tree, store, decode, brokers), store, options, files, access_log)
 
 
 def _serve(
-    mount: Mount, store: MessageStore | None, options: HttpOptions, files: SecretFiles, access_log: Path | None,
-    decode: str | None,
+    tree: ServedTree, page: Page, store: MessageStore | None, options: HttpOptions, files: SecretFiles,
+    access_log: Path | None,
 ) -> None:  # fmt: skip
-    from fsstore.serve.page.page import Page
     from fsstore.serve.server import Server
-    from fsstore.serve.tree import ServedTree
 
     address, lines = options.address, None if access_log is None else _AccessLog(access_log)
 
@@ -135,16 +142,36 @@ def _serve(
     def ready(port: int) -> None:
         shown = f"[{address}]" if ":" in address else address
         scheme = "http" if files.certificate is None else "https"
-        click.echo(f"{mount.mountpoint} is served at {scheme}://{shown}:{port}")
+        click.echo(f"{tree.mountpoint} is served at {scheme}://{shown}:{port}")
         tell_systemd("READY=1")
 
-    tree = ServedTree(os.fspath(mount.mountpoint), partial(_served_mount, mount))
-    server = Server(tree, store, Page(tree, store, decode), options, load, None if lines is None else lines.write)
+    server = Server(tree, store, page, options, load, None if lines is None else lines.write)
     gc.freeze()  # the collector's look at modules and queues took a tenth of a second of a request
     try:
         server.run(ready)
     except OSError as error:
         raise CommandError(f"can't listen at {address}:{options.port}: {one_line(error)}") from None
+
+
+def _brokers(group: str, mount: Mount) -> Callable[[Own], Fleet]:
+    """What makes the fleet of a group. UnusableFileError: of the fleet file, or of tokens; OSError."""
+    from fsstore.fleet.hadoop_tokens import own_tokens
+    from fsstore.fleet.places import group_of
+    from fsstore.serve.page.fleet import Broker, Fleet
+
+    places, tokens = group_of(group), own_tokens()
+
+    def made(own: Own) -> Fleet:
+        return Fleet(group, [
+            Broker(
+                place,
+                tokens.get(urlsplit(place.url or "").netloc),
+                own if place.path is not None and os.path.realpath(place.path) == str(mount.mountpoint) else None,
+            )
+            for place in places
+        ])  # fmt: skip
+
+    return made
 
 
 def _parse_listen(text: str) -> tuple[str, int]:

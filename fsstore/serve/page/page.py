@@ -7,6 +7,8 @@
 /page/body?…         its body alone: to keep, or as an image
 /page/download?…     a selection as JSON lines or CSV
 /page/parquet?…      files of a topic below @parquet
+/page/fleet…         the same of several brokers: fleet_views.py
+/page/data/…         for another server's page of several brokers: data.py
 /page/login, logout  the form, which is sent here by POST
 /page/static/NAME    style and script; for all
 """
@@ -25,7 +27,10 @@ from fsstore.serve.access import AccessError, Tokens
 from fsstore.serve.connection import Answer, Request
 from fsstore.serve.page.body import image_type, shown_body
 from fsstore.serve.page.chart import HEIGHT, WIDTH, chart_of
+from fsstore.serve.page.data import DATA, OwnData
 from fsstore.serve.page.download import csv_rows, json_lines
+from fsstore.serve.page.fleet import Fleet, Own
+from fsstore.serve.page.fleet_views import FleetViews
 from fsstore.serve.page.messages import behind, newest
 from fsstore.serve.page.overview import PAGE_GROUPS, MountReports, topics_page
 from fsstore.serve.page.rendering import SAFE, load_templates, render, static_answer
@@ -56,13 +61,22 @@ _IMAGE_POLICY = "default-src 'none'; sandbox; frame-ancestors 'none'"
 class Page:
     """The page of one server."""
 
-    def __init__(self, tree: ServedTree, store: MessageStore | None, decode: str | None = None) -> None:
+    def __init__(
+        self,
+        tree: ServedTree,
+        store: MessageStore | None,
+        decode: str | None = None,
+        fleet: Callable[[Own], Fleet] | None = None,
+    ) -> None:
         """`store` follows the mount's; None: its files can't be read here, and the page is not served. `decode` is the
-        command that decodes a body, if one does."""
+        command that decodes a body, if one does. `fleet` makes the fleet that is shown, too, with what answers for this
+        server's own mount."""
         self._tree = tree
         self._store = store
         self._decode = decode
         self._reports = MountReports(tree)
+        self._data = OwnData(tree, self._reports.state)
+        self._fleet = None if fleet is None else fleet(self._own_data)
         self._sessions = Sessions()
         self._views: Mapping[bytes, Callable[[MessageStore, Parameters, dict[str, Any]], Answer]] = {
             b"/": self._overview,
@@ -73,6 +87,13 @@ class Page:
             b"/page/download": self._download,
             b"/page/parquet": self._parquet,
         }
+        if self._fleet is not None:
+            of_all = FleetViews(self._fleet)
+            self._views = {
+                **self._views,
+                b"/page/fleet": lambda _store, parameters, values: of_all.overview(parameters, values),
+                b"/page/fleet/topic": lambda _store, parameters, values: of_all.topic(parameters, values),
+            }
         load_templates()
         if store is not None:
             store.queue_states()  # the first call reads the directory of each queue
@@ -125,21 +146,31 @@ class Page:
 
     def answer(self, request: Request, has_session: bool) -> Answer:
         """The answer to a request. Blocks. PathError, MountGoneError, StoreError, OSError."""
+        is_data = request.path.startswith(DATA)
         view = self._views.get(request.path)
-        if view is None:
+        if view is None and not is_data:
             raise PathError(404, "there is no such page")
         if self._store is None:
             raise PathError(501, "the page is not served: the server's user may not read the store's files")
         began_s = time.perf_counter()
         self._tree.require_answer()
         self._store.refresh()
-        values = {"mountpoint": self._tree.mountpoint, "has_session": has_session, "link": link, "took": lambda: (
+        values = {"mountpoint": self._tree.mountpoint, "has_session": has_session, "link": link,
+                  "fleet": "" if self._fleet is None else self._fleet.name, "took": lambda: (
             f"{1000 * (time.perf_counter() - began_s):.0f} ms"
         )}  # fmt: skip
         try:
+            if view is None:
+                return self._data.answer(request.path, self._store, parameters_of(request))
             return view(self._store, parameters_of(request), values)
         except TopicNotFoundError:
             raise PathError(404, "there is no such topic") from None
+
+    def _own_data(self, name: str, parameters: Parameters) -> Any:
+        """Data of this server's own mount, for the view of several brokers."""
+        if self._store is None:
+            raise PathError(501, "the server's user may not read the store's files")
+        return self._data.find(name, self._store, parameters)
 
     def _overview(self, store: MessageStore, parameters: Parameters, values: dict[str, Any]) -> Answer:
         state = self._reports.state()

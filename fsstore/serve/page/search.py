@@ -68,7 +68,7 @@ class Search:
         self.store = store
         self.selection = selection
         self._text = selection.text.encode("utf-8", "surrogateescape")
-        self._where = _where_of(selection.where)
+        self._where = where_of(selection.where)
         self._of_key = _with_key(tree, selection) if selection.key else None
         self.damage = Damage()
 
@@ -141,7 +141,8 @@ class Search:
         return Matches(found[found["physical_offset"] > oldest], oldest + 1 if newest else None, looked_at)
 
 
-def _where_of(text: str) -> Where | None:
+def where_of(text: str) -> Where | None:
+    """The expression of a selection; None: it has none. FormError."""
     try:
         return Where(text) if text else None
     except WhereError as error:

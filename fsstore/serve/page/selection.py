@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
@@ -103,14 +104,17 @@ class Selection:
         """Whether it leaves messages out by what is in them."""
         return bool(self.key or self.text or self.where)
 
-    def link(self, path: str = "/page/topic", more: dict[str, object] | None = None, **changes: Any) -> str:
-        """The link of this selection, with some of its fields changed; `more` are parameters beside it."""
-        one = replace(self, **changes)
+    def parameters(self) -> Parameters:
+        """What `of` makes this selection of."""
         named = {
-            "topic": one.topic, "queue": one.queue, "from": one.since, "until": one.until, "key": one.key,
-            "text": one.text, "where": one.where, "before": one.before,
+            "topic": self.topic, "queue": self.queue, "from": self.since, "until": self.until, "key": self.key,
+            "text": self.text, "where": self.where, "before": self.before,
         }  # fmt: skip
-        return link(path, **named, **(more or {}))
+        return {name: str(value) for name, value in named.items() if value not in (None, "")}
+
+    def link(self, path: str = "/page/topic", more: Mapping[str, object] | None = None, **changes: Any) -> str:
+        """The link of this selection, with some of its fields changed; `more` are parameters beside it."""
+        return link(path, **replace(self, **changes).parameters(), **(more or {}))
 
     def times_ms(self) -> tuple[int | None, int | None]:
         """`since` and `until` in epoch milliseconds. FormError."""
