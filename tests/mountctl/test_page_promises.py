@@ -544,14 +544,22 @@ def test_it_only_reads(guarded: Server) -> None:
 # 4
 
 
+def processor_s(server: Server) -> float:
+    """What the server has taken of the processors, in all its threads."""
+    fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_costs(server: Server) -> None:
     """4.1 No view reads all messages, but for the list of Parquet files, which the mount makes: the first page and a
-    topic's newest messages take at most 200 ms of the server, however many messages there are. Where a topic is too
+    topic's newest messages take at most 200 ms of a processor, however many messages there are. Where a topic is too
     large, its size and rate are estimates, and marked as such."""
     for path in ("/", "/?system=1", link("topic", topic="many"), link("message", topic="many", queue=0, offset=9)):
         page(server, path)
-        took = [int(re.findall(r'<span class="note">(\d+) ms</span>', page(server, path))[0]) for _ in range(5)]
-        assert min(took) <= 200, (path, took)  # the least of them: this machine does other things, too
+        before_s = processor_s(server)
+        for _ in range(5):
+            assert re.search(r'<span class="note">\d+ ms</span>', page(server, path))
+        assert (processor_s(server) - before_s) / 5 <= 0.2, path
     assert "≈" in page(server, "/")
 
 
