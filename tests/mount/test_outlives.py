@@ -65,7 +65,11 @@ def standby_of(keeper: int) -> int:
 
 def files_of(process: int) -> list[str]:
     """The targets of its descriptors."""
-    return [os.readlink(one) for one in Path(f"/proc/{process}/fd").iterdir()]
+    found = []
+    for one in Path(f"/proc/{process}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since
+            found.append(os.readlink(one))
+    return found
 
 
 @contextmanager
@@ -317,6 +321,7 @@ def test_a_keeper_that_can_start_none_goes_on(mounted: Site) -> None:
     keeper = keeper_of(mounted)
     os.kill(standby_of(keeper), signal.SIGKILL)
     eventually(lambda: "no daemon waits to replace this one" in mounted.log_text(), "the keeper says so")
+    eventually(lambda: str(mounted.log) not in files_of(keeper), "it has closed the log")
     used = {int(one.name) for one in Path(f"/proc/{keeper}/fd").iterdir()}
     _, second = [number for number in range(1024) if number not in used][:2]
     limit = resource.prlimit(keeper, resource.RLIMIT_NOFILE)
@@ -405,13 +410,15 @@ def test_a_mount_whose_keeper_is_stopped_is_closed_all_the_same(
     (mounted_queue / "append").write_bytes(b"one\n")
     keeper = keeper_of(mounted)
     os.kill(keeper, signal.SIGSTOP)
-    monkeypatch.setattr(control, "ANSWER_SECONDS", 0.5)
-    for verb in ("restart", "umount"):
-        done = mountctl(verb, mounted.mountpoint)
-        assert (done.returncode, f"kill -CONT {keeper}" in done.stderr) == (75, True)
-    with MessageStore.open(mounted.store) as store:
-        assert bytes(store.get("t", 0, 0).body) == b"one"
-    os.kill(keeper, signal.SIGCONT)
+    try:
+        monkeypatch.setattr(control, "ANSWER_SECONDS", 0.5)
+        for verb in ("restart", "umount"):
+            done = mountctl(verb, mounted.mountpoint)
+            assert (done.returncode, f"kill -CONT {keeper}" in done.stderr) == (75, True), done.stderr
+        with MessageStore.open(mounted.store) as store:
+            assert bytes(store.get("t", 0, 0).body) == b"one"
+    finally:
+        os.kill(keeper, signal.SIGCONT)
     eventually(lambda: not Path(f"/proc/{keeper}").exists(), "the keeper ends")
 
 
