@@ -11,6 +11,7 @@ import pytest
 from tests.mount import harness
 from tests.mount.harness import Mounted
 from tests.mountctl.conftest import Site
+from tests.mountctl.conftest import quick_starts as quick_starts
 from tests.mountctl.conftest import site as site  # where `mountctl mount` is tried
 
 

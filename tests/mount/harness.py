@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,6 +16,7 @@ from typing import Any
 
 from fsstore.fuse.mount import device_of
 from fsstore.tree.xattrs import FIELD_NAMES
+from tests import forkserver
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 60.0
@@ -32,7 +32,7 @@ class Mounted:
 
     root: Path
     store: Path
-    daemon: subprocess.Popen[bytes]
+    daemon: subprocess.Popen[bytes] | forkserver.Process
     log: Path
 
     def topic(self, name: str) -> Path:
@@ -88,13 +88,7 @@ def mounted(
         "idle_at_once": idle_at_once,
     }
     with log.open("ab") as errors:
-        daemon = subprocess.Popen(
-            [sys.executable, "-m", "tests.mount.daemon", json.dumps(asked)],
-            cwd=REPOSITORY,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-        )
+        daemon = forkserver.start("tests.mount.daemon", [json.dumps(asked)], stderr=errors)
     mount = Mounted(root, store, daemon, log)
     try:
         await_ready(mount)

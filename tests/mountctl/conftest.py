@@ -6,7 +6,6 @@ import contextlib
 import io
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,10 +15,18 @@ import pytest
 
 from engine import Message, MessageStore
 from mountctl.main import run
+from tests import forkserver
 
 DEADLINE_SECONDS = 60
 
 Run = subprocess.CompletedProcess[str]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def quick_starts() -> Iterator[None]:
+    """Daemons and servers of these tests are forked."""
+    with forkserver.available():
+        yield
 
 
 def mountctl(*arguments: str | Path, stdin: str = "", cwd: Path | None = None) -> Run:
@@ -28,10 +35,7 @@ def mountctl(*arguments: str | Path, stdin: str = "", cwd: Path | None = None) -
     words = [str(argument) for argument in arguments]
     if words[0] != "mount" and not stdin and cwd is None:
         return _type_here(words)
-    return subprocess.run(
-        [sys.executable, "-m", "mountctl", *words],
-        input=stdin, capture_output=True, text=True, timeout=DEADLINE_SECONDS, cwd=cwd, check=False,
-    )  # fmt: skip
+    return forkserver.run("mountctl", words, text=stdin, cwd=cwd, timeout=DEADLINE_SECONDS)
 
 
 def _type_here(words: list[str]) -> Run:

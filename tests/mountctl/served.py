@@ -8,13 +8,13 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests import forkserver
 from tests.mountctl.conftest import DEADLINE_SECONDS, eventually
 
 CERTIFICATES = Path(__file__).parents[1] / "data/tls"
@@ -39,7 +39,7 @@ class Server:
     """A server that runs. `messages` has its standard error."""
 
     port: int
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes] | forkserver.Process
     access_log: Path
     messages: Path
     scheme: str
@@ -85,12 +85,10 @@ def served(place: Path, folder: Path, *options: str | Path, address: str = "127.
     access_log, messages = folder / "access.log", folder / "server.log"
     words = ["serve", place, "--listen", f"{address}:0", "--access-log", access_log, *options]
     with messages.open("wb") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "mountctl", *map(str, words)], stdout=subprocess.PIPE, stderr=said, text=True
-        )
+        process = forkserver.start("mountctl", [str(word) for word in words], stderr=said)
     try:
         assert process.stdout is not None
-        line = process.stdout.readline()
+        line = process.stdout.readline().decode()
         assert " is served at " in line, messages.read_text()
         scheme, port = line.split()[-1].partition(":")[0], int(line.rpartition(":")[2])
         yield Server(port, process, access_log, messages, scheme)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.mountctl.conftest import quick_starts as quick_starts
 from tests.mountctl.served import CERTIFICATES
 
 QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
