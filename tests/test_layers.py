@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -33,9 +34,15 @@ OUTSIDE_ENGINE = [path for path in EVERY_SOURCE if not str(path.id).startswith("
 ]
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """All nodes of a file's syntax tree, which nobody changes: most tests below look at most files."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imported_modules(path: Path) -> Iterator[str]:
     """Every module that a file imports, at its top or inside a function."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -57,7 +64,7 @@ def test_outsiders_use_the_engines_front_door_alone(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [path for path in EVERY_SOURCE if not str(path.id).startswith("mountctl/")])
 def test_only_the_command_line_prints_or_exits(path: Path) -> None:
-    called = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
+    called = {ast.unparse(node.func) for node in nodes_of(path) if isinstance(node, ast.Call)}
     assert not called & {"print", "sys.exit", "exit", "quit", "os._exit", "click.echo"}
 
 
@@ -69,7 +76,7 @@ def test_the_front_door_names_what_is_there_each_once_in_order() -> None:
 
 @pytest.mark.parametrize("path", [path for path in EVERY_SOURCE if str(path.id).startswith("engine/")])
 def test_the_engine_reads_no_environment(path: Path) -> None:
-    used = {ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+    used = {ast.unparse(node) for node in nodes_of(path) if isinstance(node, ast.Attribute)}
     assert not used & {"os.environ", "os.getenv", "os.environb"}
 
 
@@ -91,7 +98,7 @@ OPENS_BY_NAME = {
 
 def calls_by_name(path: Path) -> Iterator[str]:
     """Calls of a source file that open, make or remove a file by its name."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             method = called.rpartition(".")[2] if isinstance(node.func, ast.Attribute) else ""
@@ -226,7 +233,7 @@ def parameters(node: ast.ClassDef) -> int:
 
 @pytest.mark.parametrize("path", EVERY_SOURCE)
 def test_no_class_with_behaviour_takes_many_parameters(path: Path) -> None:
-    classes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+    classes = [node for node in nodes_of(path) if isinstance(node, ast.ClassDef)]
     assert [node.name for node in classes if parameters(node) > MOST_PARAMETERS] == []
 
 

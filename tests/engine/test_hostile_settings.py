@@ -158,16 +158,17 @@ def report(store: MessageStore) -> None:
 def use_every_way(kept: Path, path: Path, name: str, content: bytes) -> None:
     """Open for reading, following and writing, check, repair: each works, or names the file."""
     ways: list[Callable[[Path], object]] = [
+        lambda path: list(repair_store(path)),
         read(OpenMode.READ_ONLY),
         read(OpenMode.FOLLOW),
-        write,
         lambda path: list(check_store(path)),
-        lambda path: list(repair_store(path)),
+        write,
     ]
-    for way in ways:
-        shutil.rmtree(path, ignore_errors=True)
-        shutil.copytree(kept, path)
-        (path / name).write_bytes(content)
+    for number, way in enumerate(ways):
+        if number < 2:  # the repair may change the store, those that only read do not
+            shutil.rmtree(path, ignore_errors=True)
+            shutil.copytree(kept, path)
+            (path / name).write_bytes(content)
         with at_once(name):
             try:
                 way(path)
