@@ -281,8 +281,8 @@ def test_a_mount_that_goes_and_comes(site: Site, tmp_path: Path) -> None:
 
 def test_a_client_certificate_of_a_driver(mounted: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """5.12 A server that takes client certificates alone is shown that of `FSSTORE_CLIENT_CERTIFICATE`, a file with the
-    chain and its key (PEM), by the driver and a stream's tasks; Hadoop's client takes its own from `ssl-client.xml`. A
-    certificate that can't be used is an error that names the file."""
+    chain and its key (PEM), by the driver and a stream's tasks. A certificate that can't be used is an error that names
+    the file."""
     options = "--certificate", CERTIFICATES / "server.pem", "--client-ca", CERTIFICATES / "ca.pem"
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "ca.pem"))
     with served(mounted.mountpoint, tmp_path, *options) as server:

@@ -22,21 +22,27 @@ SSL_CLIENT = """<configuration>
   <property><name>ssl.client.truststore.location</name><value>{store}</value></property>
   <property><name>ssl.client.truststore.type</name><value>pkcs12</value></property>
   <property><name>ssl.client.truststore.password</name><value>changeit</value></property>
+  <property><name>ssl.client.keystore.location</name><value>{own}</value></property>
+  <property><name>ssl.client.keystore.type</name><value>pkcs12</value></property>
+  <property><name>ssl.client.keystore.password</name><value>changeit</value></property>
 </configuration>
 """
-"""As docs/fleet.md has it."""
+"""As docs/fleet.md has it. The key store is read with hadoop.ssl.require.client.cert alone."""
 
 
 def trusting(folder: Path) -> Path:
-    """A folder for the class path, by which Hadoop's client trusts the CA of the tests, as docs/fleet.md says."""
+    """A folder for the class path, by which Hadoop's client trusts the CA of the tests and has a certificate, as
+    docs/fleet.md says."""
     folder.mkdir()
-    store = folder / "ca.p12"
+    store, own = folder / "ca.p12", folder / "client.p12"
     command = ["keytool", "-importcert", "-noprompt", "-alias", "fleet", "-file", str(CERTIFICATES / "ca.pem")]
     subprocess.run(
         [*command, "-keystore", str(store), "-storetype", "pkcs12", "-storepass", "changeit"],
         check=True, capture_output=True,
     )  # fmt: skip
-    (folder / "ssl-client.xml").write_text(SSL_CLIENT.format(store=store))
+    command = ["openssl", "pkcs12", "-export", "-in", str(CERTIFICATES / "client.pem"), "-out", str(own)]
+    subprocess.run([*command, "-passout", "pass:changeit"], check=True, capture_output=True)
+    (folder / "ssl-client.xml").write_text(SSL_CLIENT.format(store=store, own=own))
     return folder
 
 

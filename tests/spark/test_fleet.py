@@ -262,3 +262,21 @@ def test_a_ca_of_the_users_own(
         monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "ca.pem"))
         for since in (None, datetime(2001, 1, 1, tzinfo=UTC)):
             assert rows(fleet(spark, {"c": server.origin}).messages(since=since)) == stored(site, "c")
+
+
+def test_a_certificate_of_hadoops_client(
+    spark: SparkSession, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5.13 With `hadoop.ssl.require.client.cert`, Hadoop's client shows such a server the certificate of the key store
+    in its `ssl-client.xml`."""
+    site = hosts.sites["c"]
+    options = "--certificate", CERTIFICATES / "server.pem", "--client-ca", CERTIFICATES / "ca.pem"
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "ca.pem"))
+    monkeypatch.setenv("FSSTORE_CLIENT_CERTIFICATE", str(CERTIFICATES / "client.pem"))
+    spark.conf.set("hadoop.ssl.require.client.cert", "true")
+    try:
+        with served(site.mountpoint, tmp_path, *options) as server:
+            assert rows(fleet(spark, {"c": server.origin}).messages()) == stored(site, "c")
+            assert {line[1] for line in server.logged(" OPEN ")} == {"certificate:spark-job"}
+    finally:
+        spark.conf.unset("hadoop.ssl.require.client.cert")
