@@ -44,10 +44,9 @@ def socket_owner(peer: tuple[str, int], own: tuple[str, int]) -> int | None:
     query = _QUERY.pack(family, socket.IPPROTO_TCP, 0, 0xFFFFFFFF)
     query += struct.pack("!HH", peer[1], own[1]) + hosts + _ANY_INTERFACE
     try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _SOCK_DIAG) as asking:
-            asking.settimeout(1)
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK, _SOCK_DIAG) as asking:
             asking.send(_MESSAGE.pack(_MESSAGE.size + len(query), _SOCK_DIAG_BY_FAMILY, _REQUEST, 1, 0) + query)
-            answer = asking.recv(4096)
+            answer = asking.recv(4096)  # the kernel has answered before `send` returns
     except OSError:
         return None
     if _MESSAGE.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:

@@ -18,10 +18,11 @@ import re
 import socket
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from ipaddress import ip_address
 from pathlib import Path
+from typing import NamedTuple
 
 from engine import plain_ends, socket_owner
 from fsstore.fleet.hadoop_tokens import token_in_url
@@ -42,8 +43,7 @@ class AccessError(RefusedError):
     """The client of a request may not read, or is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(NamedTuple):
     """The other end of a connection: its address, whether that is the loopback's, the user of its socket there, the
     name in its certificate, and our own address."""
 
@@ -106,8 +106,7 @@ def read_tokens(path: Path) -> dict[str, str]:
     return tokens
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(NamedTuple):
     """The rules of one server. `hosts` are its names; `open_to_all` lets requests without a token in from
     everywhere."""
 
@@ -174,6 +173,7 @@ def peer_of(connection: socket.socket, certificate: str | None) -> Peer:
     return Peer(host, port, is_local, user, certificate, own_host)
 
 
+@lru_cache
 def is_loopback(host: str) -> bool:
     """Whether an address leads to this machine alone. ValueError: it is a name."""
     return ip_address(host).is_loopback

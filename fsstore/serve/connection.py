@@ -17,6 +17,7 @@ short.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import select
@@ -24,13 +25,13 @@ import socket
 import time
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from http import HTTPStatus
 from io import FileIO
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import trio
@@ -43,7 +44,7 @@ SILENT_S, HEADERS_S = 60.0, 10.0
 HEADER_BYTES, FORM_BYTES = 16 << 10, 16 << 10
 SEND_BUFFER_BYTES = 128 << 10
 """The kernel doubles it. It bounds what a connection holds, and what is sent to a client that hangs up."""
-SHORT_BYTES = 32 << 10
+SHORT_BYTES = 64 << 10
 PIECE_BYTES = 128 << 10
 """Bytes of a file that are read at a time, where they go through TLS."""
 FIRST_PAUSE_S, PAUSE_S = 2.0, 0.005
@@ -73,8 +74,7 @@ class CutError(Exception):
     """An answer can't be completed: the connection ends, so that the client sees it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A request: its path is decoded; the first of equal headers and parameters counts."""
 
     method: str
@@ -88,7 +88,8 @@ class Request:
 
 @dataclass(slots=True)
 class Answer:
-    """An answer. Its content is `body`, or the bytes [begin, end) of `file`, or `pieces`, which are made in threads."""
+    """An answer. Its content is `body`, or the bytes [begin, end) of `file`, of which `body` has the first, or
+    `pieces`, which are made in threads."""
 
     status: int
     headers: Headers = ()
@@ -113,14 +114,16 @@ class Answer:
 def answer_with(
     status: int, headers: Headers, file: FileIO, begin: int, end: int, pauses: Sequence[int] = ()
 ) -> Answer:  # fmt: skip
-    """An answer with the bytes [begin, end) of a file; a few are read at once, which saves another turn in a thread.
-    Blocks. OSError."""
-    if end - begin > SHORT_BYTES:
-        return Answer(status, headers, file=file, begin=begin, end=end, pauses=pauses)
-    body = os.pread(file.fileno(), end - begin, begin)
-    if len(body) < end - begin:
+    """An answer with the bytes [begin, end) of a file; a few, up to the end or the first pause, are read at once, which
+    saves another turn in a thread. Blocks. OSError."""
+    stop = pauses[0] if pauses else end
+    first = stop - begin if stop - begin <= SHORT_BYTES else 0
+    body = os.pread(file.fileno(), first, begin)
+    if len(body) < first:
         raise CutError("the file is shorter than it was")
-    return Answer(status, headers, body, begin=begin)
+    if begin + first == end:
+        return Answer(status, headers, body, begin=begin)
+    return Answer(status, headers, body, file, begin, end, pauses)
 
 
 def answer_in_pieces(status: int, headers: Headers, pieces: Iterator[bytes]) -> Answer:
@@ -151,35 +154,37 @@ class Connection:
     async def request(self) -> Request | None:
         """The next request; None: the client is gone, or silent. RequestError: it is none."""
         self._head = _Head()
-        head = self._next_head() or await self._receive_head()
-        if head is None:
+        try:
+            head = self._next_head() or await self._receive_head()
+            if head is None:
+                return None
+            request = self._head.parse(head)
+            return request if request.method != "POST" else request._replace(form=await self._form(request))
+        except trio.TooSlowError:
             return None
-        request = self._head.parse(head)
-        return request if request.method != "POST" else replace(request, form=await self._form(request))
 
     async def _form(self, request: Request) -> bytes:
-        """The content of a POST; empty if its length is not told, or too great, and if it does not come in time."""
+        """The content of a POST; empty if its length is not told, or too great. TooSlowError: it does not come."""
         length = request.headers.get("content-length", "")
         size = int(length) if length.isdecimal() and len(length) < 10 else 0
         if size > FORM_BYTES:
             return b""
-        with trio.move_on_after(HEADERS_S):
-            while len(self._received) < size and (data := await self._stream.receive_some(HEADER_BYTES)):
-                self._received += data
+        self._socket_stream.end_within(HEADERS_S)
+        while len(self._received) < size and (data := await self._stream.receive_some(HEADER_BYTES)):
+            self._received += data
         form = bytes(self._received[:size])
         del self._received[:size]
         return form if len(form) == size else b""
 
     async def _receive_head(self) -> bytes | None:
-        with trio.move_on_after(HEADERS_S if self._received else SILENT_S) as waiting:
-            while data := await self._stream.receive_some(HEADER_BYTES + 1 - len(self._received)):
-                has_begun = bool(self._received)
-                self._received += data
-                if (head := self._next_head()) is not None:
-                    return head
-                if not has_begun:
-                    waiting.deadline = trio.current_time() + HEADERS_S
-            self._is_gone = True
+        self._socket_stream.end_within(HEADERS_S if self._received else SILENT_S)
+        while data := await self._stream.receive_some(HEADER_BYTES + 1 - len(self._received)):
+            if not self._received:
+                self._socket_stream.end_within(HEADERS_S)
+            self._received += data
+            if (head := self._next_head()) is not None:
+                return head
+        self._is_gone = True
         return None
 
     def _next_head(self) -> bytes | None:
@@ -202,7 +207,8 @@ class Connection:
         return head
 
     async def send(self, answer: Answer, run: RunInThread) -> None:
-        """Send an answer. CutError: it can't be completed. OSError, trio.BrokenResourceError: the client is gone."""
+        """Send an answer. CutError: it can't be completed. OSError, trio.BrokenResourceError: the client is gone.
+        trio.TooSlowError: it takes nothing."""
         is_chunked = answer.pieces is not None and self._head.takes_chunks
         head = self._head.of_answer(answer, is_chunked)
         if self._head.method == "HEAD":
@@ -223,6 +229,7 @@ class Connection:
         if isinstance(self._stream, TcpStream) and self._is_gone:
             self._stream.close()
             return
+        self._socket_stream.deadline = math.inf
         with trio.move_on_after(LINGER_S), suppress(trio.BrokenResourceError, OSError):
             if isinstance(self._stream, TcpStream):
                 await self._stream.send_eof()
@@ -235,16 +242,17 @@ class Connection:
         if isinstance(self._stream, TcpStream) and data:
             data = data[self._stream.send_now(data) :]
         if data:
-            with _within(SILENT_S):
-                await self._stream.send_all(data)
+            self._socket_stream.end_within(SILENT_S)
+            await self._stream.send_all(data)
 
     @property
-    def _socket(self) -> Any:
-        """Trio's socket below TLS or HTTP."""
-        return (self._stream.transport_stream if isinstance(self._stream, trio.SSLStream) else self._stream).socket
+    def _socket_stream(self) -> TcpStream:
+        """What is below TLS or HTTP."""
+        return self._stream.transport_stream if isinstance(self._stream, trio.SSLStream) else self._stream
 
     async def _send_file(self, answer: Answer, file: FileIO, run: RunInThread) -> None:
-        target = _duplicate(self._socket)  # a thread that hangs may outlive the connection: it must not meet another's
+        # a thread that hangs may outlive the connection: it must not meet another's
+        target = _duplicate(self._socket_stream.socket)
         try:
             await self._send_by(target, answer, file, run)
         except (trio.Cancelled, RefusedError):
@@ -256,14 +264,15 @@ class Connection:
         target.close()
 
     async def _send_by(self, target: socket.socket, answer: Answer, file: FileIO, run: RunInThread) -> None:
-        position, stops = answer.begin or 0, [*answer.pauses, answer.end]
+        position, stops = (answer.begin or 0) + answer.sent, [*answer.pauses, answer.end]
         by_kernel, is_full = not isinstance(self._stream, trio.SSLStream), False
+        await self._pause(answer, position)
         while position < answer.end:
             stop = stops[bisect_right(stops, position)]
             if by_kernel:
                 if is_full:
-                    with _within(SILENT_S):
-                        await trio.lowlevel.wait_writable(self._socket)
+                    self._socket_stream.end_within(SILENT_S)
+                    await self._socket_stream.wait_send_all_might_not_block()
                 sent = await run(partial(pump, target, file, position, stop))
                 is_full = position + sent < stop
             else:
@@ -272,29 +281,23 @@ class Connection:
                 sent = len(piece)
             position += sent
             answer.sent += sent
-            if position == stop < answer.end:
-                await self._pause(target, FIRST_PAUSE_S if stop == stops[0] else PAUSE_S)
+            if position == stop:
+                await self._pause(answer, position)
 
-    async def _pause(self, target: socket.socket, seconds: float) -> None:
-        """Wait for the client's close. ConnectionResetError: it came."""
-        with trio.move_on_after(seconds):
-            await trio.lowlevel.wait_readable(self._socket)
-        if not _poll(target, _CLOSED, 0):
+    async def _pause(self, answer: Answer, position: int) -> None:
+        """Wait for the client's close, if the answer pauses there. ConnectionResetError: it came."""
+        if position not in answer.pauses:
+            return
+        connected = self._socket_stream.socket
+        with trio.move_on_after(FIRST_PAUSE_S if position == answer.pauses[0] else PAUSE_S):
+            await trio.lowlevel.wait_readable(connected)
+        if not _poll(connected, _CLOSED, 0):
             await trio.sleep(PAUSE_S)  # TLS says goodbye before it closes
-        if _poll(target, _CLOSED, 0):
+        if _poll(connected, _CLOSED, 0):
             raise ConnectionResetError("the client has closed")
 
 
-@contextmanager
-def _within(seconds: float) -> Iterator[None]:
-    """TimeoutError: the block took longer."""
-    with trio.move_on_after(seconds) as scope:
-        yield
-    if scope.cancelled_caught:
-        raise TimeoutError(f"the client took nothing for {seconds:.0f} s")
-
-
-def _duplicate(known: Any) -> socket.socket:
+def _duplicate(known: socket.socket) -> socket.socket:
     """A descriptor of the same socket, closed with the object."""
     return socket.socket(known.family, known.type, known.proto, fileno=os.dup(known.fileno()))
 

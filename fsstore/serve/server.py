@@ -25,7 +25,7 @@ import ssl
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -173,7 +173,7 @@ class Server:
             encrypted = await self._encrypted(stream)
             connection = Connection(encrypted)
             if isinstance(encrypted, trio.SSLStream):
-                peer = replace(peer, certificate=_name_in(encrypted))
+                peer = peer._replace(certificate=_name_in(encrypted))
             try:
                 await self._converse(connection, peer, held)
             finally:
@@ -216,7 +216,7 @@ class Server:
                 return
             if request is None:
                 return
-            call = _Call(request, peer, time.time_ns(), time.perf_counter())
+            call = _Call(request, peer, _operation(request), time.time_ns(), time.perf_counter())
             answer = await self._answer(call, held)
             try:
                 await connection.send(answer, partial(self._shares.run, held.client))
@@ -308,9 +308,8 @@ class Server:
         parts = parse_path(request.path.removeprefix(WEBHDFS))
         if operation == "OPEN" and "direct" not in request.parameters:
             return redirect(request, scheme)
-        if operation == "GETFILEBLOCKLOCATIONS" and "length" in request.parameters:
-            return self._web_hdfs.answer(parts, operation, request)  # reads nothing of the mount
-        return partial(self._web_hdfs.answer, parts, operation, request)
+        known = self._web_hdfs.known_answer(parts, operation, request)
+        return partial(self._web_hdfs.answer, parts, operation, request) if known is None else known
 
     async def _health(self, held: _Held) -> Answer:
         with trio.move_on_after(HEALTH_S):
@@ -366,24 +365,23 @@ def _one_word(value: object) -> str:
     return escaped(text, MOST_WORD_CHARACTERS).replace(" ", "\\x20")
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A request, its client's end of the connection, and when it came."""
+class _Call(NamedTuple):
+    """A request, its client's end of the connection, its operation, and when it came."""
 
     request: Request
     peer: Peer
+    operation: str
     time_ns: int
     began_s: float
 
-    @property
-    def operation(self) -> str:
-        """The operation as metrics and the access log name it: one of a few."""
-        path = self.request.path
-        if path.startswith(WEBHDFS):
-            name = self.request.parameters.get("op", "").upper()
-            return name if name in CALLS else "other"
-        name = path[1:].partition(b"/")[0].decode("ascii", "replace") or "page"
-        return name if name in _PLACES else "other"
+
+def _operation(request: Request) -> str:
+    """The operation as metrics and the access log name it: one of a few."""
+    if request.path.startswith(WEBHDFS):
+        name = request.parameters.get("op", "").upper()
+        return name if name in CALLS else "other"
+    name = request.path[1:].partition(b"/")[0].decode("ascii", "replace") or "page"
+    return name if name in _PLACES else "other"
 
 
 def _name_in(stream: trio.SSLStream[TcpStream]) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -52,12 +53,18 @@ async def accept(listener: socket.socket, connected: Callable[[TcpStream], Await
 
 
 class TcpStream(trio.abc.HalfCloseableStream):
-    """A connection. Its methods are trio's; OSErrors of the socket are BrokenResourceErrors."""
+    """A connection. Its methods are trio's; OSErrors of the socket are BrokenResourceErrors. A method that would wait
+    beyond `deadline`, on trio's clock, is ended by a TooSlowError."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
         self.socket = connected
+        self.deadline = math.inf
         self._at_once = 0
+
+    def end_within(self, seconds: float) -> None:
+        """Set the deadline."""
+        self.deadline = trio.current_time() + seconds
 
     def send_now(self, data: bytes | bytearray | memoryview) -> int:
         """The number of bytes that the kernel took at once."""
@@ -108,7 +115,8 @@ class TcpStream(trio.abc.HalfCloseableStream):
 
     async def _wait(self, until: Callable[[socket.socket], Awaitable[None]]) -> None:
         self._at_once = 0
-        await until(self.socket)
+        with trio.fail_at(self.deadline):  # what need not wait has no need of a scope, which costs as much as a call
+            await until(self.socket)
 
     async def _give_way(self) -> None:
         """Let others have their turn, now and then: a client that always has something to say would keep the loop."""

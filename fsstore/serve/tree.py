@@ -18,6 +18,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from io import FileIO
 from typing import NamedTuple
 
@@ -31,8 +32,11 @@ _GONE = frozenset((errno.ENOTCONN, errno.ENODEV, errno.ECONNABORTED))
 _ABSENT = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ESTALE, errno.ENAMETOOLONG))
 _DENIED = frozenset((errno.EACCES, errno.EPERM))
 _ROOT = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_AT_FDCWD = -100
 _OPENAT2, _HOW = 437, struct.Struct("=QQQ")  # linux/openat2.h
-_BENEATH, _NO_MAGIC_LINKS = 0x08, 0x02
+_BENEATH, _NO_MAGIC_LINKS, _CACHED = 0x08, 0x02, 0x20
+_AT_EMPTY_PATH, _AT_DONT_SYNC, _BASIC_STATS = 0x1000, 0x4000, 0x7FF  # linux/stat.h
+_STATX = struct.Struct("=16xIIIH2xQQ64xqI4x8xII112x")
 _TRIES, _RETRY_S = 1_000, 0.001
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -146,6 +150,24 @@ class ServedTree:
         os.close(descriptor)
         return Entry(parts[-1] if parts else b"", status)
 
+    def known_entry(self, parts: Parts) -> Entry | None:
+        """The status of a file that never changes, if the kernel knows its name and status: the mount, which may take
+        long, is not asked. None: it has to be. MountGoneError."""
+        device = self.mount().device
+        try:
+            root = _openat2(_AT_FDCWD, os.fsencode(self.mountpoint), _ROOT, _CACHED)
+            try:
+                descriptor = _openat2(root, b"/".join(parts), os.O_PATH, _BENEATH | _NO_MAGIC_LINKS | _CACHED)
+            finally:
+                os.close(root)
+            try:
+                status = _known_status(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            return None
+        return Entry(parts[-1], status) if status.st_dev == device else None
+
     def entries(self, parts: Parts, wanted: Callable[[bytes], bool] = lambda _name: True) -> Iterator[Entry]:
         """The served files of a directory whose names are wanted, in its order, while it is read. Links are not
         followed; files that vanish meanwhile are left out. Errors as `open`."""
@@ -227,16 +249,34 @@ class ServedTree:
 
 def _open_beneath(root: int, path: bytes, flags: int) -> int:
     """openat2(2): no part of the path, and no link on it, leads out of `root`. OSError."""
-    how = _HOW.pack(flags | os.O_CLOEXEC, 0, _BENEATH | _NO_MAGIC_LINKS)
     for _ in range(_TRIES):
-        descriptor: int = _libc.syscall(_OPENAT2, root, path, how, len(how))
-        if descriptor >= 0:
-            return descriptor
-        number = ctypes.get_errno()
-        if number != errno.EAGAIN:
-            break
+        with suppress(BlockingIOError):
+            return _openat2(root, path, flags, _BENEATH | _NO_MAGIC_LINKS)
         time.sleep(_RETRY_S)  # something was mounted or renamed on this machine while `..` was followed
-    raise OSError(number, os.strerror(number))
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def _openat2(directory: int, path: bytes, flags: int, resolve: int) -> int:
+    how = _HOW.pack(flags | os.O_CLOEXEC, 0, resolve)
+    descriptor: int = _libc.syscall(_OPENAT2, directory, path, how, len(how))
+    if descriptor < 0:
+        raise _last_error()
+    return descriptor
+
+
+def _known_status(descriptor: int) -> os.stat_result:
+    """What the kernel remembers of an open file, by statx(2). OSError."""
+    found = ctypes.create_string_buffer(_STATX.size)
+    if _libc.statx(descriptor, b"", _AT_EMPTY_PATH | _AT_DONT_SYNC, _BASIC_STATS, found):
+        raise _last_error()
+    links, user, group, mode, inode, size, seconds, nanoseconds, major, minor = _STATX.unpack(found)
+    fields = mode, inode, os.makedev(major, minor), links, user, group, size, 0, seconds, 0
+    return os.stat_result(fields, {"st_mtime_ns": seconds * 1_000_000_000 + nanoseconds})
+
+
+def _last_error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
 
 
 def _served_names(directory: int, parts: Parts) -> Iterator[bytes]:

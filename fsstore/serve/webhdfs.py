@@ -14,6 +14,7 @@ import os
 import pwd
 import stat
 import threading
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -43,8 +44,9 @@ SPARE = 0.4
 _FOOTER_END_BYTES = 8
 _QUEUE_DEPTH = 3
 """Names of the path of a queue's directory in `@parquet/`."""
-_KEPT_ENDS = 65_536
-"""Ends of chunks that are remembered."""
+_KEPT_BYTES, _KEPT_S = 16 << 20, 10.0
+"""Bytes of footers that are remembered, and for how long: a reader asks for the end of a file and for its footer."""
+_BYTES = (("Content-Type", "application/octet-stream"),)
 _EXCEPTIONS = {
     400: "java.lang.IllegalArgumentException",
     401: "org.apache.hadoop.security.AccessControlException",
@@ -59,12 +61,14 @@ CALLS = ("GETFILESTATUS", "LISTSTATUS", "LISTSTATUS_BATCH", "GETFILEBLOCKLOCATIO
 _json = msgspec.json.Encoder()
 
 
-class OpenedFile(NamedTuple):
-    """An open file, its size, and where its column chunks end."""
+class Footer(NamedTuple):
+    """The end of a file of `@parquet/`, from its metadata on: where it begins, its bytes, where the column chunks end,
+    and until when it is remembered, on the monotonic clock."""
 
-    file: FileIO
-    size: int
-    ends: Sequence[int]
+    begin: int
+    content: bytes
+    chunk_ends: Sequence[int]
+    until_s: float
 
 
 def failure(status: int, reason: str) -> Answer:
@@ -75,7 +79,7 @@ def failure(status: int, reason: str) -> Answer:
 
 
 class WebHdfs:
-    """Answers calls. All but `redirect` block, and may raise MountGoneError, PathError and OSError."""
+    """Answers calls. All methods may raise MountGoneError, PathError and OSError."""
 
     def __init__(self, tree: ServedTree, host: str, datasets: Datasets) -> None:
         """`host` is what GETFILEBLOCKLOCATIONS says: the name that a Spark worker of this machine has. `datasets`
@@ -83,13 +87,29 @@ class WebHdfs:
         self._tree = tree
         self._host = host
         self._datasets = datasets
-        self._ends: Recent[tuple[Parts, int, int], Sequence[int]] = Recent(_KEPT_ENDS)
+        self._footers: Recent[tuple[Parts, int, int], Footer] = Recent(_KEPT_BYTES)
         self._lock = threading.Lock()
         calls = self._status, self._list, self._list_batch, self._locations, self._home, self._open
         self._calls: Mapping[str, Callable[[Parts, Request], Answer]] = dict(zip(CALLS, calls, strict=True))
 
+    def known_answer(self, parts: Parts, operation: str, request: Request) -> Answer | None:
+        """The answer to a call that the mount need not be asked for; None: it has to be. Does not block."""
+        if operation == "GETFILEBLOCKLOCATIONS" and "length" in request.parameters:
+            return self._locations(parts, request)
+        if operation not in ("GETFILESTATUS", "OPEN") or not parts or not parts[-1].endswith(SUFFIX):
+            return None
+        below = parts if dataset_of_times(parts[0]) is None else (DATASET, *parts[1:])
+        entry = self._tree.known_entry(below) if below[0] == DATASET else None
+        if entry is None or operation == "GETFILESTATUS":
+            return entry and _answer({"FileStatus": _shown(entry, b"")})
+        footer = self._kept_footer(below, entry.status)
+        begin, end = _range(request, entry.status.st_size)
+        if footer is None or begin < footer.begin:
+            return None
+        return Answer(200, _BYTES, footer.content[begin - footer.begin : end - footer.begin], begin=begin)
+
     def answer(self, parts: Parts, operation: str, request: Request) -> Answer:
-        """The answer to a call."""
+        """The answer to a call. Blocks."""
         call = self._calls.get(operation)
         if call is None:
             raise PathError(405, f"this call is not served: there are {', '.join(CALLS)}")
@@ -148,28 +168,24 @@ class WebHdfs:
         return _answer({"BlockLocations": {"BlockLocation": [block]}})
 
     def _open(self, parts: Parts, request: Request) -> Answer:
-        offset, length = (_number(request, name) for name in ("offset", "length"))
-        file, size, ends = self._opened(parts)
-        begin = offset or 0
-        if begin > size:
-            raise PathError(403, f"offset {begin} is out of the file, which has {size} bytes")
-        end = size if length is None else min(begin + length, size)
-        headers = [("Content-Type", "application/octet-stream")]
-        return answer_with(200, headers, file, begin, end, pauses(begin, end, ends))
-
-    def _opened(self, parts: Parts) -> OpenedFile:
         file = self._tree.open(parts)
         status = os.fstat(file.fileno())
-        if not parts[-1].endswith(SUFFIX):
-            return OpenedFile(file, status.st_size, ())
-        key = parts, status.st_size, status.st_mtime_ns
-        with self._lock:
-            ends = self._ends.get(key)
-        if ends is None:
-            ends = _ends_in(file, status.st_size)
+        begin, end = _range(request, status.st_size)
+        chunk_ends = self._chunk_ends(parts, file, status) if parts[-1].endswith(SUFFIX) else ()
+        return answer_with(200, _BYTES, file, begin, end, pauses(begin, end, chunk_ends))
+
+    def _chunk_ends(self, parts: Parts, file: FileIO, status: os.stat_result) -> Sequence[int]:
+        footer = self._kept_footer(parts, status)
+        if footer is None:
+            footer = _footer_of(file, status.st_size)
             with self._lock:
-                self._ends.put(key, ends, len(ends) + 1)
-        return OpenedFile(file, status.st_size, ends)
+                self._footers.put((parts, status.st_size, status.st_mtime_ns), footer, len(footer.content))
+        return footer.chunk_ends
+
+    def _kept_footer(self, parts: Parts, status: os.stat_result) -> Footer | None:
+        with self._lock:
+            footer = self._footers.get((parts, status.st_size, status.st_mtime_ns))
+        return None if footer is None or footer.until_s < time.monotonic() else footer
 
 
 def redirect(request: Request, scheme: str) -> Answer:
@@ -194,11 +210,14 @@ def pauses(begin: int, end: int, ends: Sequence[int]) -> list[int]:
     return found
 
 
-def _ends_in(file: FileIO, size: int) -> list[int]:
-    """Where the column chunks of a file of `@parquet/` end."""
+def _footer_of(file: FileIO, size: int) -> Footer:
+    """The footer of a file of `@parquet/`; an empty one, if it is none."""
     tail = os.pread(file.fileno(), _FOOTER_END_BYTES, size - _FOOTER_END_BYTES)
-    footer_bytes = int.from_bytes(tail[:4], "little") + _FOOTER_END_BYTES
-    return chunk_ends(os.pread(file.fileno(), footer_bytes, size - footer_bytes)) if footer_bytes <= size else []
+    begin = size - int.from_bytes(tail[:4], "little") - _FOOTER_END_BYTES
+    content = os.pread(file.fileno(), size - begin, begin) if begin >= 0 else b""
+    if len(content) < size - begin:
+        content = b""
+    return Footer(size - len(content), content, chunk_ends(content), time.monotonic() + _KEPT_S)
 
 
 def _listing(entries: Iterator[Entry]) -> Iterator[bytes]:
@@ -212,6 +231,14 @@ def _listing(entries: Iterator[Entry]) -> Iterator[bytes]:
 
 def _answer(content: object) -> Answer:
     return Answer(200, body=_json.encode(content))
+
+
+def _range(request: Request, size: int) -> tuple[int, int]:
+    """The bytes [begin, end) that an OPEN asks for. PathError."""
+    begin, length = _number(request, "offset") or 0, _number(request, "length")
+    if begin > size:
+        raise PathError(403, f"offset {begin} is out of the file, which has {size} bytes")
+    return begin, size if length is None else min(begin + length, size)
 
 
 def _number(request: Request, name: str) -> int | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import quote
 
 import pyarrow.parquet as pq
@@ -18,10 +21,15 @@ from fsstore.fleet.hadoop_tokens import TOKEN_FILE, HadoopTokensError, hadoop_to
 from fsstore.fleet.http import RemoteFile, Server
 from fsstore.fleet.sources import MountedSource, ServedSource, Slot
 from fsstore.jobs.mount import QueueRange
+from fsstore.serve.connection import Answer, Request
+from fsstore.serve.files import Datasets
+from fsstore.serve.tree import ServedMount, ServedTree
+from fsstore.serve.webhdfs import WebHdfs
 from tests.mount.claims import carried, promised
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, fill, mountctl, site_in
 from tests.mountctl.served import CERTIFICATES, FIRST_TOKEN, SECOND_TOKEN, served, tokens_in
 
+T = TypeVar("T")
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[1] / "docs/fleet.md"
 TLS = "--certificate", CERTIFICATES / "server.pem"
@@ -41,6 +49,47 @@ def test_every_promise_has_a_test_and_every_test_its_promise() -> None:
     assert len(promised(DOCUMENT)) > 15
     kept = carried(HERE / "test_serve_promises_*.py") + carried(HERE.parent / "spark/test_fleet*.py")
     assert sorted(kept, key=lambda claim: tuple(map(int, claim[0].split(".")))) == promised(DOCUMENT)
+
+
+def test_what_is_known_of_a_file_is_not_asked_of_the_mount(mounted: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel knows a status for a second. A footer is remembered for some."""
+    root = mounted.mountpoint
+    tree = ServedTree(str(root), lambda: ServedMount(root.stat().st_dev, False))
+    file = next((root / "@parquet/topic=orders/queue=0").iterdir())
+    parts, content = tuple(map(os.fsencode, file.relative_to(root).parts)), file.read_bytes()
+    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+
+    def shown(status: os.stat_result) -> tuple[int, ...]:
+        return (*status[:7], status.st_mtime_ns)
+
+    assert shown(found(lambda: tree.known_entry(parts), file).status) == shown(file.stat())
+    assert tree.known_entry((b"@parquet", b"none")) is None
+
+    hdfs = WebHdfs(tree, "host", Datasets(tree, None))
+
+    def opened(offset: int, **more: int) -> Answer | None:
+        file.stat()
+        numbers = {"offset": offset, **more}
+        request = Request("GET", "", b"", {name: str(number) for name, number in numbers.items()}, {})
+        return hdfs.known_answer(parts, "OPEN", request)
+
+    asked = Request("GET", "", b"", {"offset": str(len(content) - 8)}, {})
+    assert opened(len(content) - 8) is None
+    assert hdfs.answer(parts, "OPEN", asked).body == content[-8:]
+    for begin in (footer, len(content) - 8, len(content)):
+        answer = found(partial(opened, begin), file)
+        assert (answer.body, answer.begin) == (content[begin:], begin)
+    assert found(partial(opened, footer, length=5), file).body == content[footer : footer + 5]
+    assert opened(footer - 1) is None
+    monkeypatch.setattr(time, "monotonic", partial(float, time.monotonic() + 11))
+    assert opened(footer) is None
+
+
+def found(look: Callable[[], T | None], file: Path) -> T:
+    """What a look finds when the kernel knows the status of a file."""
+    while (known := look()) is None:
+        file.stat()
+    return known
 
 
 @pytest.mark.parametrize("options", [(), TLS], ids=["http", "https"])
