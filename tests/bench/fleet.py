@@ -1,8 +1,9 @@
 """Rows `fleet`: what `mountctl serve` costs beside the mount that it serves (`./run bench fleet`).
 
 One broker's store each: in files of 40 MB, as a broker's log has them, and in files of 1 to 6 MB. Spark (`local[2]`)
-reads it through the server of this host and through the mount, in turns, warm. Bytes that left are the server's own
-count; bytes that were needed are the lengths of the column chunks of a query, from the files' footers.
+reads it through the server of this host and through the mount, in turns, warm. Notes have the processor time of a MiB
+by process, Spark's own among it. Bytes that left are the server's own count; bytes that were needed are the lengths of
+the column chunks of a query, from the files' footers.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
 
 import polars
 import pyarrow as pa
@@ -54,6 +57,9 @@ ROUNDS, REQUESTS = 3, 2_000
 MOST_REQUEST_US, MOST_MIB_MS, MOST_QUERY_S = 200.0, 0.5, 60.0
 STILL_S, FIGURES_BYTES = 1.0, 16 << 10
 """How long no more than the answer with the figures has left when nothing is being sent, and a bound of its size."""
+PROCESSES = ("server", "server_s"), ("daemon", "daemon_s"), ("client", "client_s")
+CLIENT_THREADS = 2
+"""Of the session."""
 MOUNTS = 10
 """Below the many servers."""
 SFTP_SERVER = "/usr/lib/openssh/sftp-server"
@@ -73,10 +79,6 @@ class Place:
     def server_s(self) -> float:
         """The server's processor time."""
         return cpu_seconds(self.server.process.pid)
-
-    @property
-    def spent_s(self) -> float:
-        return self.server_s + cpu_seconds(self.daemon)
 
     def sent_bytes(self) -> int:
         """Bytes of answers that have left, as soon as their number grows no more: an answer is counted at its end."""
@@ -106,17 +108,51 @@ class Bench:
 
     def turns(self, work: Callable[[int], object], size: int, place: Place) -> Pairs:
         """Both sides of a row take turns at reading `size` bytes: 0 is the server, 1 the mount. A piece is a MiB, and
-        its processor time that of server and daemon."""
+        its processor time that of server and daemon. The note has the client's own beside these."""
+        spent: tuple[list[Spent], list[Spent]] = [], []
 
         def turn(side: int) -> Turn:
-            began = place.spent_s
+            server_s, daemon_s, client_s = place.server_s, cpu_seconds(place.daemon), cpu_seconds(self.client)
             took = seconds(lambda: work(side))
-            return Turn(size / MIB / took, 1e6 * (place.spent_s - began) / (size / MIB))
+            found = Spent(
+                took, place.server_s - server_s, cpu_seconds(place.daemon) - daemon_s,
+                cpu_seconds(self.client) - client_s,
+            )  # fmt: skip
+            spent[side].append(found)
+            return Turn(size / MIB / took, 1e6 * (found.server_s + found.daemon_s) / (size / MIB))
 
         for _ in range(WARMING_TURNS):
             work(0)
             work(1)
-        return interleave(partial(turn, 0), partial(turn, 1), self.room.scale.rounds)
+        pairs = interleave(partial(turn, 0), partial(turn, 1), self.room.scale.rounds)
+        return replace(pairs, note=processor_note(*spent, size / MIB))
+
+    @property
+    def client(self) -> int:
+        """The process of Spark that reads."""
+        gateway: Any = self.spark.sparkContext._gateway
+        return int(gateway.proc.pid)
+
+
+class Spent(NamedTuple):
+    """What a turn took, and the processor time of server, daemon and client meanwhile, in seconds."""
+
+    took_s: float
+    server_s: float
+    daemon_s: float
+    client_s: float
+
+
+def processor_note(served: Sequence[Spent], local: Sequence[Spent], mibs: float) -> str:
+    """Medians of processor time by process, and the best ratio that the client's own leaves: by HTTP it has
+    CLIENT_THREADS processors at most, however little the server takes."""
+
+    def shown(turns: Sequence[Spent], name: str) -> str:
+        return f"{1e3 * median(getattr(one, name) for one in turns) / mibs:,.2f}"
+
+    words = [f"{word} {shown(served, name)}, {shown(local, name)}" for word, name in PROCESSES]
+    best = median(here.took_s * CLIENT_THREADS / there.client_s for there, here in zip(served, local, strict=True))
+    return f"CPU of a MiB in ms, by HTTP and in the mount: {'; '.join(words)}; the client's alone allows {best:.2f}"
 
 
 def fill(store: Path, size: int, sizes: FileSizes, seed: int = 0) -> None:
@@ -275,15 +311,17 @@ def by_polars(files: Sequence[tuple[str, int]]) -> None:
 
 
 def request_rows(place: Place) -> Iterator[Row]:
-    """The server's processor time for a request on a connection that stays, and for a MiB of a warm file."""
+    """The server's processor time for a request, on a connection that stays and on one of its own, as Hadoop's client
+    makes; and for a MiB of a warm file."""
     for name, asked in (("GETFILESTATUS", "GETFILESTATUS"), ("OPEN of 4 KiB", "OPEN&direct=1&offset=8&length=4096")):
-        run = partial(request_us, place, asked)
-        yield bound(f"fleet {name.partition(' ')[0]}", f"server: CPU of a {name}", "µs", run)
+        for suffix, how, stays in (("", "kept alive", True), (" alone", "on its own connection", False)):
+            run = partial(request_us, place, asked, stays)
+            yield bound(f"fleet {name.partition(' ')[0]}{suffix}", f"server: CPU of a {name}, {how}", "µs", run)
     yield bound("fleet MiB", "server: CPU of a MiB of a warm file", "ms", partial(mib_ms, place))
 
 
-def request_us(place: Place, asked: str, _room: Room) -> Pairs:
-    """Processor time of a request."""
+def request_us(place: Place, asked: str, stays: bool, _room: Room) -> Pairs:
+    """Processor time of a request on a connection that stays, or not."""
     url = f"/webhdfs/v1/{files_of(place)[0].relative_to(place.root)}?op={asked}"
     spent = []
     with closing(http.client.HTTPConnection("127.0.0.1", place.server.port)) as connection:
@@ -294,6 +332,8 @@ def request_us(place: Place, asked: str, _room: Room) -> Pairs:
                 with connection.getresponse() as answer:
                     assert len(answer.read()) > 0
                     assert answer.status == 200
+                if not stays:
+                    connection.close()  # the next request makes another one
             spent.append(1e6 * (place.server_s - began) / REQUESTS)
     return Pairs(tuple(spent), (MOST_REQUEST_US,) * ROUNDS)
 
