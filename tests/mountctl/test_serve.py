@@ -142,7 +142,7 @@ def test_mounts_that_only_read_are_served(site: Site, tmp_path: Path, mode: str)
 
 def test_a_store_must_be_mounted(store: Path) -> None:
     refused = mountctl("serve", store)
-    assert (refused.returncode, refused.stdout) == (os.EX_USAGE, "")
+    assert (refused.returncode, refused.stdout) == (os.EX_NOINPUT, "")
     assert "no store is mounted at" in refused.stderr
 
 
