@@ -15,6 +15,7 @@ environment() {
         fingerprint "$profile" >".venv/fsstore-$profile"
     fi
     build_kernel
+    link_manual
     PATH="$PWD/.venv/bin:$PATH"
     [ -e /dev/fuse ] || say "no /dev/fuse here, so nothing can be mounted (a container needs --device /dev/fuse --cap-add SYS_ADMIN)"
 }
@@ -170,6 +171,12 @@ build_kernel() {
     "$python" -W ignore -c 'from setuptools import setup; setup()' -q build_ext --inplace ||
         die "could not compile engine/record/kernel"
     echo "$now" >.venv/fsstore-kernel
+}
+
+# An editable installation has no data files. man looks for pages beside the folders of PATH.
+link_manual() {
+    mkdir -p .venv/share/man/man1
+    ln -sf ../../../../docs/mountctl.1 .venv/share/man/man1/mountctl.1
 }
 
 # locked FILE: install exactly what it names, each file with one of its hashes; what is source alone is built by .ci/build.txt.

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from operator import attrgetter
 
+from fsstore.query.where import Where
 from mountctl.client import MessageRow, Topic
 from mountctl.connect import connect, reading
 from mountctl.errors import CommandError
@@ -27,7 +28,6 @@ from mountctl.selection import (
     messages_in,
     narrowed,
     parse_target,
-    parse_where,
     ranges_of,
     topics_named,
 )
@@ -56,7 +56,8 @@ def _status(place: Place, request: Request) -> Iterator[Frame]:
 def _messages(place: Place, request: Request) -> Iterator[Frame]:
     """Rows in the order of the log, or the numbers of those that a search finds."""
     wanted = [parse_target(text) for text in request.targets]
-    selection = Selection(request.start, request.end, request.tags, request.key, parse_where(request.where))
+    where = None if request.where is None else Where(request.where)  # the asking host has parsed it
+    selection = Selection(request.start, request.end, request.tags, request.key, where)
     paths = [target.plain_path for target in wanted]
     with reading(place, StoreSettings(), "cat", paths, following=request.follow) as store:
         store.left_out.tell = tell_left_out if request.follow else None

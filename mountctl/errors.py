@@ -115,4 +115,7 @@ def usage_line(error: click.ClickException) -> str:
         text = f"there is no option {error.option_name}{near}"
     words = visible(" ".join((text[:1].lower() + text[1:]).split()))
     context = error.ctx if isinstance(error, click.UsageError) else None
+    if context and text.startswith("Got unexpected extra argument"):
+        usage = " ".join(context.command.collect_usage_pieces(context)[1:])  # the first piece is [OPTIONS]
+        words += f"; the order is `{context.command_path} {usage}`"
     return f"{words}: see `{context.command_path} --help`" if context else words

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 import click
 
-from fsstore.query.expression import WhereError
+from fsstore.query.expression import WhereError, bare_words
 from fsstore.query.hist import QueueRange
 from fsstore.query.sample import drawn
 from fsstore.query.times import parse_moment_ms
@@ -189,11 +189,17 @@ class Selection:
 
 
 def parse_where(text: str | None) -> Where | None:
-    """The expression of --where; None for None. CommandError says where it is wrong."""
+    """The expression of --where; None for None. CommandError says where it is wrong. A word on the right of a
+    comparison, which may have been meant as a text, is named on standard error, unless it is written as `body.word`."""
     try:
-        return None if text is None else Where(text)
+        where = None if text is None else Where(text)
     except WhereError as error:
         raise CommandError(f"--where: {error}", "see docs/where.md", os.EX_USAGE) from None
+    for word in bare_words(where.expression) if where else ():
+        if f"body.{word}" not in (text or ""):
+            said = f"{word} is the name of a field; a text stands in quotes: '{word}'"
+            click.echo(f"mountctl: --where: {visible(said)}", err=True)
+    return where
 
 
 takes_where = click.option(

@@ -377,6 +377,19 @@ def field_text(path: Sequence[str]) -> str:
     return "".join(steps)[1:] if is_plain else "body" + "".join(steps)
 
 
+def bare_words(expression: Expression) -> list[str]:
+    """Names of fields that stand where a text was perhaps meant: `error` of `level = error`."""
+    match expression:
+        case Comparison(_, Field() | Column() | Property(), Field((str(name),))):
+            return [name]
+        case Not(part):
+            return bare_words(part)
+        case And(parts) | Or(parts):
+            return [name for part in parts for name in bare_words(part)]
+        case _:
+            return []
+
+
 def operands(expression: Expression) -> Sequence[Operand]:
     """Every operand of an expression, from left to right."""
     match expression:

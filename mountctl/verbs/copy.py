@@ -17,7 +17,7 @@ from mountctl.local_store import LocalStore
 from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import plural, print_json, progress, throttled, visible
 from mountctl.pattern import Pattern
-from mountctl.places import find
+from mountctl.places import find, split_path
 from mountctl.selection import Selection, Target, parse_target, ranges_of, takes_selection, topics_named
 
 SHOW_SECONDS = 0.2
@@ -26,8 +26,8 @@ _SYSTEM = re.compile(r"RMQ_SYS_.*|rmq_sys_.*|TRANS_CHECK_MAX_TIME_TOPIC")
 
 @click.command("copy", short_help="Copy messages to another topic or store; redrive dead letters.")
 @click.argument("place")
-@click.argument("source", metavar="TOPIC[/QUEUE]")
-@click.argument("to_place")
+@click.argument("source", metavar="TOPIC[/QUEUE]", required=False)
+@click.argument("to_place", metavar="TO_PLACE", required=False)
 @click.argument("to_topic", required=False)
 @click.option("--match", "text", metavar="PATTERN", help="Only messages whose body matches, as for `mountctl grep`.")
 @click.option("--redrive", is_flag=True, help="Send dead letters, retries and delayed messages to their own topics.")
@@ -37,11 +37,11 @@ _SYSTEM = re.compile(r"RMQ_SYS_.*|rmq_sys_.*|TRANS_CHECK_MAX_TIME_TOPIC")
 @takes_selection
 @takes_settings
 def command(
-    place: str, source: str, to_place: str, to_topic: str | None, text: str | None, redrive: bool, dry_run: bool,
-    as_json: bool, quiet: bool, selection: Selection, settings: StoreSettings,
+    place: str, source: str | None, to_place: str | None, to_topic: str | None, text: str | None, redrive: bool,
+    dry_run: bool, as_json: bool, quiet: bool, selection: Selection, settings: StoreSettings,
 ) -> int:  # fmt: skip
     """Copy the messages of TOPIC (or a glob) of the store or mount PLACE to TO_PLACE, to a topic of the same name or to
-    TO_TOPIC, queue by queue: bodies, keys, tags and properties.
+    TO_TOPIC, queue by queue: bodies, keys, tags and properties. A path below PLACE names both: /mnt/mq/orders.
 
     A copy has its own store time. Its property COPIED_FROM names the original and its store time. Another run, after an
     interruption or for new messages, skips messages that have a copy.
@@ -52,6 +52,14 @@ def command(
       mountctl copy /mnt/mq '*' /srv/archive
       mountctl copy /mnt/mq %DLQ%billing /mnt/mq --redrive --dry-run
     """
+    above, below = split_path(place)
+    if below:
+        if to_topic is not None:
+            raise click.UsageError(f"Got unexpected extra argument ({to_topic})", click.get_current_context())
+        place, source, to_place, to_topic = above, below, source, to_place
+    if source is None or to_place is None:
+        lacking = "TOPIC[/QUEUE]" if source is None else "TO_PLACE"
+        raise click.UsageError(f"Missing argument '{lacking}'.", click.get_current_context())
     wanted, target = parse_target(source), None if to_topic is None else parse_target(to_topic)
     if wanted.offset is not None or (target is not None and (target.offset is not None or target.queue is not None)):
         raise CommandError("one message is not copied", "give TOPIC or TOPIC/QUEUE, and TO_TOPIC", os.EX_USAGE)

@@ -118,7 +118,8 @@ def _parsed(by: str | None, field: str | None) -> tuple[int | None, Split]:
         return None, LABELS[LABELS.index(by)]
     span_ms = parse_span_ms(by)
     if not span_ms:
-        raise CommandError(f"invalid --by {by!r}", "give a span like 30s, 1m, 1d, or topic, queue, tag", os.EX_USAGE)
+        remedy = "give a span like 30s, 1m, 1d, or topic, queue, tag; --field NAME counts by a field"
+        raise CommandError(f"invalid --by {by!r}", remedy, os.EX_USAGE)
     return span_ms, split
 
 

@@ -122,6 +122,7 @@ def test_a_path_below_a_place_names_place_and_topic(site: Site, way: str, monkey
         monkeypatch.chdir(place)
         assert succeed("cat", "orders/0") == first
         monkeypatch.undo()
+    assert succeed("copy", place / "bills", place, "paid") == "1 message copied: paid (1)\n"
     swapped = mountctl("grep", "[24]", place / "orders/0")
     assert f"'{place}/orders/0' is one, and the order is `mountctl grep PLACE PATTERN" in swapped.stderr
     for verb in (["cat"], ["tail"], ["fields"], ["wait"], ["consume", "-g", "g"]):

@@ -46,6 +46,14 @@ def test_without_a_verb_it_lists_the_verbs() -> None:
         assert f"\n  {verb} " in words.stdout
 
 
+def test_man_finds_the_manual_in_an_environment_that_is_active(tmp_path: Path) -> None:
+    (tmp_path / "docs").symlink_to(PROJECT / "docs")
+    script = f". {PROJECT}/.ci/setup.sh && link_manual && link_manual"
+    subprocess.run(["sh", "-c", script], cwd=tmp_path, check=True)
+    page = tmp_path / ".venv/share/man/man1/mountctl.1"  # beside .venv/bin, where man looks
+    assert page.read_bytes() == (PROJECT / "docs/mountctl.1").read_bytes()
+
+
 def test_an_unknown_verb_is_refused_before_anything_is_installed() -> None:
     refused = run("tests")
     assert (refused.returncode, refused.stdout) == (2, "")

@@ -490,6 +490,11 @@ def test_an_empty_directory_may_be_a_mount_point_where_nothing_is_mounted(tmp_pa
         (["xyzzy"], "there is no verb 'xyzzy': see `mountctl --help`"),
         (["cat", "--jsn"], "there is no option --jsn (did you mean --json?): see `mountctl cat --help`"),
         (["cat"], "missing argument 'PLACE': see `mountctl cat --help`"),
+        (
+            ["umount", "mq", "store"],
+            "got unexpected extra argument (store); the order is `mountctl umount MOUNTPOINT`:"
+            " see `mountctl umount --help`",
+        ),
     ],
 )
 def test_what_is_not_understood_is_one_line_with_a_guess(words: list[str], said: str) -> None:

@@ -259,6 +259,21 @@ def test_22_a_verb_refuses_a_wrong_expression_before_it_reads(tmp_path: Path, wo
     assert "--where: expected a value, at character 9: level = <HERE>" in done.stderr
 
 
+def test_52_a_word_that_was_perhaps_meant_as_a_text_is_named(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store", create=True) as store:
+        store.put_lines("t", b'{"level": "error"}\n{"level": "x", "error": "x"}\n', queue=0)
+
+    def said(expression: str) -> tuple[str, str]:
+        done = mountctl("cat", tmp_path / "store", "t", "--where", expression)
+        return done.stdout, done.stderr
+
+    note = "mountctl: --where: error is the name of a field; a text stands in quotes: 'error'\n"
+    assert said("level = error and not level = 'y'") == ('{"level": "x", "error": "x"}\n', note)
+    assert said("level = body.error") == ('{"level": "x", "error": "x"}\n', "")
+    assert said("level = 'error'") == ('{"level": "error"}\n', "")
+    assert said("not (7 = level or level != error)")[1] == note
+
+
 BODIES = [f'{{"n": {number}, "level": "{"error" if number % 7 == 0 else "info"}"}}' for number in range(300)]
 FIRST_MS = 1_769_842_800_000
 EXPRESSION = 'level = "error" and n > 100'
