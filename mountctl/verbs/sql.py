@@ -119,7 +119,7 @@ def command(
       mountctl sql /mnt/mq "from orders where tags = 'paid'" --output paid.parquet
       mountctl sql /mnt/mq 'select count(*) from orders' --where 'level = "error" and ms > 500'
       mountctl sql /mnt/mq 'select queue, count(*) from orders group by queue' -g hourly
-      mountctl sql /mnt/mq 'select sum(total) from orders' --from 2026-01-31T09:00 --decode 'base64 -d'
+      mountctl sql /mnt/mq 'select body from orders limit 5' --from 2026-01-31T09:00 --decode 'base64'
     """
     if as_csv + as_json + (output is not None) > 1:
         raise CommandError("--csv, --json and --output exclude each other", exit_code=os.EX_USAGE)
