@@ -6,6 +6,7 @@ Exit code 0: all is as it should be; 1: something is not; 75: there is no Chromi
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
 import time
@@ -16,6 +17,7 @@ from tempfile import TemporaryDirectory
 
 from playwright.sync_api import sync_playwright
 
+from fsstore.fleet.places import FLEET_FILE
 from tests.look.looks import LOOKS, Looker
 from tests.look.stores import make
 from tests.mountctl.conftest import site_in
@@ -37,14 +39,19 @@ def main() -> int:
         return NOT_AVAILABLE
     failed = 0
     with TemporaryDirectory() as folder, ExitStack() as stack:
-        for site in site_in(Path(folder)):
+        (Path(folder) / "second").mkdir()
+        for site, second in zip(site_in(Path(folder)), site_in(Path(folder) / "second"), strict=True):
             began = time.monotonic()
             make(site.store, options.messages)
             site.mounted()
+            make(second.store, options.messages // 10)
+            second.mounted()
             print(f"made a store of {options.messages:,} orders ({time.monotonic() - began:.0f} s)", flush=True)
             tokens = tokens_in(Path(folder) / "tokens", ann=FIRST_TOKEN)
+            other = stack.enter_context(served(second.mountpoint, Path(folder) / "second"))
+            fleet_of(Path(folder), f'broker-a = "{site.mountpoint}"\nbroker-b = "{other.origin}"\n')
             secure = "--tokens", tokens, "--certificate", CERTIFICATES / "server.pem"
-            server = stack.enter_context(served(site.mountpoint, Path(folder), *secure))
+            server = stack.enter_context(served(site.mountpoint, Path(folder), *secure, "--fleet", "@shop"))
             playwright = stack.enter_context(sync_playwright())
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             looker = Looker(browser, server, site.mountpoint, PROJECT / "docs" if options.pictures else None)
@@ -53,6 +60,14 @@ def main() -> int:
             browser.close()
             stack.close()
     return 1 if failed else 0
+
+
+def fleet_of(home: Path, places: str) -> None:
+    """Give this process, and those that it starts, a home with the group `shop` in its fleet file."""
+    config = home / FLEET_FILE.relative_to("~")
+    config.parent.mkdir(parents=True)
+    config.write_text(f"[shop]\n{places}")
+    os.environ["HOME"] = str(home)
 
 
 def succeeds(looker: Looker, name: str) -> bool:

@@ -188,6 +188,10 @@ def hostile(look: Looker) -> None:
         link("topic", topic=HOSTILE_TOPIC),
         link("parquet", topic=HOSTILE_TOPIC),
         link("topic", topic=MARKUP),
+        "/page/fleet",
+        link("fleet/topic", topic="hostile", key=MARKUP, where=f"'{MARKUP}"),
+        link("fleet/topic", topic="hostile"),
+        link("fleet/topic", topic=HOSTILE_TOPIC),
         *(link("message", topic="hostile", queue=0, offset=at, as_=form) for at in range(4) for form in FORMS),
     ]
     with look.page() as page:
@@ -214,10 +218,35 @@ def hostile(look: Looker) -> None:
         assert page.evaluate("window.owned") is None
 
 
+def several_brokers(look: Looker) -> None:
+    """Topics of all brokers, and the messages of one, with the broker of each."""
+    with look.page(color_scheme="light") as page:
+        look.open(page, "/")
+        page.get_by_role("link", name="@shop").click()
+        look.judge(page)
+        assert page.get_by_role("alert").count() == 0
+        assert page.locator("section[aria-labelledby=brokers] tbody tr").count() == 2
+        page.get_by_label("Topic", exact=True).fill("orders")
+        page.get_by_role("button", name="Find").click()
+        assert page.locator("section[aria-labelledby=topics] tbody tr").count() == 2
+        page.locator("section[aria-labelledby=topics] [data-row]").first.click()
+        look.judge(page)
+        assert page.locator("tbody [data-row]").count() == 50
+        assert set(page.locator("td[data-title=Broker]").all_inner_texts()) == {"broker-a", "broker-b"}
+        look.picture(page, "fleet")
+        page.keyboard.press("n")
+        page.wait_for_url("**older=*")
+        page.get_by_label("Broker", exact=True).select_option("broker-b")
+        page.get_by_role("button", name="Search").click()
+        assert set(page.locator("td[data-title=Broker]").all_inner_texts()) == {"broker-b"}
+        page.locator(".chart a").nth(20).click()
+        page.wait_for_url("**broker=broker-b*")
+
+
 def phone(look: Looker) -> None:
     """No view is wider than a phone."""
     with look.page(viewport=PHONE, color_scheme="dark", device_scale_factor=1) as page:
-        for view in ("/", link("topic", topic="hostile"), link("message", topic="orders", queue=0, offset=5),
+        for view in ("/", "/page/fleet", link("fleet/topic", topic="hostile"), link("topic", topic="hostile"), link("message", topic="orders", queue=0, offset=5),
                      link("message", topic="hostile", queue=0, offset=0), link("parquet", topic="orders")):  # fmt: skip
             look.open(page, view)
         look.open(page, link("topic", topic="payments"))
@@ -269,5 +298,8 @@ def from_elsewhere(look: Looker) -> None:
         page.locator("tbody [data-row]").first.wait_for()
 
 
-_ALL = first_page, a_topic, a_message, keys, live_tail, hostile, phone, without_script, tokens, from_elsewhere
+_ALL = (
+    *(first_page, a_topic, a_message, keys, live_tail, hostile, several_brokers, phone, without_script, tokens),
+    from_elsewhere,
+)
 LOOKS = {look.__name__: look for look in _ALL}
