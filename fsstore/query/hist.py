@@ -33,6 +33,9 @@ MOST_LABELS = 10_000
 OTHERS = "(others)"
 """The label of messages whose own would be one too many."""
 _ENTRIES_TOGETHER = 1 << 20
+_FEW_PLACES = 1 << 16
+_TOLD_APART = {str, int, type(None)}
+"""Types of which no two have equal values: most labels are of these."""
 _LAST = 64
 
 
@@ -124,7 +127,8 @@ def _labelled(
         held = store.holding(topic, queue, start, end - start, [], damaged=damaged)
         every = ((one.offsets, one.bodies) for one in held)
         for offsets, bodies in every if where is None else where.matching(store, *chosen, damaged):
-            yield offsets, map(_label_of, *fields.values(bodies))
+            (values,) = fields.values(bodies)
+            yield offsets, values if set(map(type, values)) <= _TOLD_APART else map(_label_of, values)
     else:
         label = {"topic": topic, "queue": f"{topic}/{queue}"}.get(split or "")
         all_of_them = (
@@ -156,13 +160,28 @@ class _Counts:
         self._counts: dict[tuple[int, int], tuple[int, int]] = {}
 
     def add(self, spans: Array, sizes: Array, labels: Iterable[Any]) -> None:
-        codes = np.fromiter(map(self._code, labels), np.int64, len(spans))
-        keys, rows, messages = np.unique(codes * self._spans + spans, return_inverse=True, return_counts=True)
-        stored = np.bincount(rows, sizes)
+        places = self._codes_of(labels, len(spans)) * self._spans + spans
+        if len(self._codes) * self._spans <= _FEW_PLACES:
+            messages, stored = np.bincount(places), np.bincount(places, sizes)
+            keys = np.flatnonzero(messages)
+            messages, stored = messages[keys], stored[keys]
+        else:
+            keys, rows, messages = np.unique(places, return_inverse=True, return_counts=True)
+            stored = np.bincount(rows, sizes)
         for key, count, stored_bytes in zip(keys.tolist(), messages.tolist(), stored.tolist(), strict=True):
             place = key % self._spans, key // self._spans
             before = self._counts.get(place, (0, 0))
             self._counts[place] = before[0] + count, before[1] + int(stored_bytes)
+
+    def _codes_of(self, labels: Iterable[Any], count: int) -> Array:
+        """The code of each label: int64 (count,)."""
+        if isinstance(labels, repeat):
+            return np.full(count, self._code(next(labels)), np.int64)
+        labels = list(labels)
+        if set(map(type, labels)) <= _TOLD_APART:
+            codes = {label: self._code(label) for label in dict.fromkeys(labels)}
+            return np.fromiter(map(codes.__getitem__, labels), np.int64, count)
+        return np.fromiter(map(self._code, labels), np.int64, count)
 
     def _code(self, label: Any) -> int:
         key = isinstance(label, bool), label  # true is 1 otherwise

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial, reduce
 from itertools import product, repeat
 from typing import Any, Protocol
@@ -169,6 +170,7 @@ class _Rows:
         self._fields = fields
         self._decoded: Mapping[Path, list[Any]] | None = None
         self._decoded_rows: Array | slice = slice(None)
+        self._integers: dict[Path, Array | None] = {}
         if bodies is not None:
             self.decode(bodies, slice(None))
 
@@ -176,6 +178,7 @@ class _Rows:
         """Decode the bodies of some rows. Tests of fields are null for the others."""
         self._decoded = dict(zip(self._fields.paths, self._fields.values(bodies), strict=True))
         self._decoded_rows = rows
+        self._integers.clear()
 
     def values(self, expression: Expression) -> Array:
         """The value for each row, or the set of those that it may have: uint8 (n,)."""
@@ -198,6 +201,11 @@ class _Rows:
         """The value of one test for each of `rows`."""
         found: Iterable[int]
         match test:
+            case Comparison(sign, Field(path), Literal(int(number))) | Comparison(
+                sign, Literal(int(number)), Field(path)
+            ) if type(number) is int and (integers := self._integers_of(path)) is not None:
+                holds = _SIGNS[sign if isinstance(test.right, Literal) else _MIRRORED[sign]]
+                return np.where(holds(integers, number), np.uint8(TRUE), np.uint8(FALSE))
             case IsNull(operand):
                 found = (TRUE if value is None else FALSE for value in self._values_of(operand, rows))
             case Like(operand, pattern):
@@ -210,6 +218,17 @@ class _Rows:
                 pairs = self._values_of(left, rows), self._values_of(right, rows)
                 found = map(_of_pairs(left, right, partial(compare, sign)), *pairs)
         return np.fromiter(found, np.uint8, len(self._offsets[rows]))
+
+    def _integers_of(self, path: Path) -> Array | None:
+        """The values of a field, int64, if each is such an integer: numpy compares these many times as fast."""
+        if path not in self._integers:
+            assert self._decoded is not None
+            values = self._decoded[path]
+            self._integers[path] = None
+            if set(map(type, values)) == {int}:
+                with suppress(OverflowError):
+                    self._integers[path] = np.array(values, np.int64)
+        return self._integers[path]
 
     def _values_of(self, operand: Operand, rows: Array | slice) -> Iterable[Any]:
         """The operand's value for each of `rows`; None for null. The keys of a message are a tuple."""
