@@ -132,6 +132,8 @@ class Accounts:
         self._lock = threading.Lock()
         self.caller = owner
         """The user of the present request. Only the request loop's thread sets and reads it."""
+        self.process = 0
+        """The process of the present request; as `caller`."""
 
     def is_privileged(self, user: int) -> bool:
         """Whether the user is root or the mount's owner."""

@@ -24,6 +24,7 @@ from typing import NoReturn, TypeVar
 
 from engine import Expired, MessageStore, StoreError, within
 from fsstore.accounts import Accounts
+from fsstore.callers import Callers
 from fsstore.handover.memory import Handover
 from fsstore.interface import (
     CACHED,
@@ -57,6 +58,7 @@ from fsstore.tree.memory_budget import HandoverShares, MemoryBudget, UnansweredS
 from fsstore.tree.messages import CompressedBody, HeldBody, MessageFiles, SmallBody
 from fsstore.tree.metrics import (
     RequestFigures,
+    caller_metrics,
     metric,
     metrics_of,
     process_metrics,
@@ -68,7 +70,7 @@ from fsstore.tree.names import NAME_MAX_BYTES, append_problem, from_name
 from fsstore.tree.nodes import Context, Creation, LongPuts, Node, OpenFile, Survival
 from fsstore.tree.refusals import RefusalKind, Refusals
 from fsstore.tree.stale import invalidate_expired, invalidate_queue, invalidate_removed
-from fsstore.tree.status import config_of, status_of, to_json
+from fsstore.tree.status import callers_of, config_of, status_of, to_json
 from fsstore.tree.store_reports import ControlFile, StoreDirectory
 from fsstore.tree.streams import StreamFile
 from fsstore.tree.xattrs import list_names, no_attribute, read_value
@@ -97,6 +99,7 @@ class Filesystem:
         self._store = store
         self.accounts = Accounts(options.uid)
         """The share of each user in the resources of the mount."""
+        self.callers = Callers(self.accounts)
         self._inodes: InodeTable[Node] = InodeTable(self.accounts)
         attribute_factory = AttributeFactory(options, store.mode, clock_ns())
         self._background = ThreadPoolExecutor(1, "fsstore-background")
@@ -115,6 +118,7 @@ class Filesystem:
             Survival(),
             Refusals(clock_ns),
             self.accounts,
+            self.callers,
         )
         self._messages = MessageFiles(store, attribute_factory, self._computed, self.memory)
         tree = Tree(self._context, self._messages)
@@ -149,7 +153,8 @@ class Filesystem:
         def status_text() -> bytes:
             figures = asdict(mount_figures(LIMITED_LOG, self.memory, self._handed_over))
             mine = {"pid": os.getpid(), **status_of(store), "parquet": self._parquet.status()}
-            return to_json({**mine, "refused_publications": context.refusals.counts, **figures, **status()})
+            mine["refused_publications"] = context.refusals.counts
+            return to_json({**mine, **figures, **callers_of(self.callers), **status()})
 
         def metrics_text() -> bytes:
             now_ns = context.clock_ns()
@@ -159,6 +164,7 @@ class Filesystem:
                 *process_metrics(self._started_ns / 1e9, seen_s),
                 *refusal_metrics(context.refusals.counts),
                 *record_metrics("", [(None, self.restarts)]),
+                *caller_metrics(self.callers),
                 *metric("memory_evicted_total", "counter", "Evictions of data kept for further reads", evicted),
                 *request_metrics(self.requests, LIMITED_LOG.by_errno),
             )

@@ -85,6 +85,8 @@ REQUEST = Struct("=IIQQ")
 """length, opcode, unique, node"""
 REQUEST_OF_USER = Struct("=IIQQI")
 """The same, and the uid of the caller"""
+REQUEST_OF_CALLER = Struct("=IIQQI4xI")
+"""The same, and the pid of the caller"""
 CALLER = Struct("=III")
 """uid, gid, pid of the caller"""
 CALLER_BEGIN = 24

@@ -40,7 +40,7 @@ from engine import WouldBlock, nonblocking, read_at_once, read_through, write_at
 from fsstore.accounts import FEWEST_THREADS, Accounts, Bound, Resource
 from fsstore.fuse import protocol as wire
 from fsstore.fuse.errors import errno_for
-from fsstore.fuse.protocol import REPLY, REQUEST, REQUEST_OF_USER, Opcode, failed
+from fsstore.fuse.protocol import REPLY, REQUEST, REQUEST_OF_CALLER, Opcode, failed
 from fsstore.fuse.turns import RequestQueue, SlowThreads
 from fsstore.handover.keeper import Keeper
 from fsstore.handover.layout import WORKERS
@@ -414,11 +414,11 @@ class RequestLoop:
             self._requests.add(bytes(request))
 
     def _take(self, request: memoryview, nursery: trio.Nursery) -> None:
-        _, opcode, unique, inode, user = REQUEST_OF_USER.unpack_from(request)
+        _, opcode, unique, inode, user, process = REQUEST_OF_CALLER.unpack_from(request)
         if inode in self._queued:
             self._queued[inode].append(bytes(request))
             return
-        self._accounts.caller = user
+        self._accounts.caller, self._accounts.process = user, process
         if user != self._user and opcode not in OF_NO_USER:
             self._user, self._others_s = user, time.monotonic()
         counts = self.figures.counts
@@ -476,13 +476,13 @@ class RequestLoop:
                 self._take_queued(inode, nursery)
 
     async def _work(self, slow: SlowWork, handler: Handler, request: memoryview) -> None:
-        _, _, unique, inode, user = REQUEST_OF_USER.unpack_from(request)
+        _, _, unique, inode, user, process = REQUEST_OF_CALLER.unpack_from(request)
         while True:
             try:
                 work = slow.work if slow.waits else partial(self._work_on, unique, slow.work)
                 async with self._threads.one(slow.kind, user):
                     await trio.to_thread.run_sync(work, limiter=UNLIMITED)
-                self._accounts.caller = user
+                self._accounts.caller, self._accounts.process = user, process
                 self.working[0] = unique
                 with nonblocking():
                     handler(unique, inode, request)

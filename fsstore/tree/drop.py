@@ -29,6 +29,7 @@ from weakref import WeakKeyDictionary
 
 from engine import DropBox, DroppedFile, FileOwner, FoundBox, Sending, StoreError
 from fsstore.accounts import Accounts, Resource
+from fsstore.callers import Caller
 from fsstore.handover.handles import HandleState
 from fsstore.interface import (
     AT_END,
@@ -107,6 +108,8 @@ class _Activity:
     writers: int = 0
     sending: Sending | None = None
     """The put of its message, until that is finished."""
+    sent_bytes: int = 0
+    """Size of this message."""
     handles: list[DropHandle] = field(default_factory=list)
 
 
@@ -448,7 +451,8 @@ class DropBoxView:
         if activity.sending is not None and not activity.sending.is_done:
             self.wait_for(file)
         if activity.sending is None:
-            is_small = self.status(file).st_size <= SMALL_BYTES
+            activity.sent_bytes = self.status(file).st_size
+            is_small = activity.sent_bytes <= SMALL_BYTES
             sending = self.dropped.begin(file, name)
             if not is_small or self._context.long_puts.is_under_way:  # the loop never waits for the log's lock
                 activity.sending = sending
@@ -458,6 +462,7 @@ class DropBoxView:
             sending, activity.sending = activity.sending, None
         other = self.files.get(file.name)
         physical_end = self.dropped.finish(sending)
+        self._context.callers.published(Caller(self.owner(file).uid, 0), 1, activity.sent_bytes)
         for gone in (file, other):
             if gone is not None and (gone.sent or gone.is_removed):
                 self._waits_no_more(gone)

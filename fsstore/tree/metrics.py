@@ -15,7 +15,9 @@ from importlib.metadata import version
 from itertools import accumulate
 
 from engine import MasterFigures, MessageStore, ReplicaNote, options_of, rows_of
+from fsstore.callers import OTHERS, Callers
 from fsstore.options import DISTRIBUTION
+from fsstore.topic_facts import MOST_TOPICS, RATE_MS, TopicFacts, facts_of_largest
 from fsstore.tree.figures import MountFigures
 from fsstore.tree.status import bounds_by_topic, group_lags
 
@@ -83,6 +85,7 @@ def metrics_of(store: MessageStore, mount: MountFigures, more: Iterable[str] = (
         *metric("settings_problems", "gauge", "Files or entries below config/ that can't be understood", problems),
         *metric("queue_min_offset", "gauge", "Queue offset of the oldest message", _of_queues(topics, "min_offset")),
         *metric("queue_max_offset", "gauge", "Queue offset of the next message", _of_queues(topics, "max_offset")),
+        *_topic_metrics(facts_of_largest(store, queues, store.config.clock())),
         *metric("group_lag", "gauge", "Messages of a queue that a consumer group has not consumed", lags),
         *metric("group_expired", "gauge", "Messages of group_lag that retention has deleted", expired),
         *record_metrics("account_", [({"resource": name}, row) for name, row in mount.accounts.items()]),
@@ -111,6 +114,20 @@ def _copy_metrics(note: ReplicaNote, now_ms: int) -> Iterator[str]:
     yield from record_metrics("copy_", [(None, note)])
 
 
+def _topic_metrics(topics: Sequence[TopicFacts]) -> Iterator[str]:
+    largest = f"of the {MOST_TOPICS} topics with the most messages; estimated for large ones"
+    text = f"Bytes of a topic's records in the log, {largest}"
+    yield from metric("topic_stored_bytes", "gauge", text, [({"topic": one.topic}, one.stored_bytes) for one in topics])
+    text = f"Messages per second over the last {RATE_MS // 1000} seconds, {largest}"
+    rates = [({"topic": one.topic}, one.per_second) for one in topics]
+    yield from metric("topic_messages_per_second", "gauge", text, rates)
+    for name, what in (("oldest", "oldest_ms"), ("newest", "newest_ms")):
+        text = f"Store time of a topic's {name} message in seconds since 1970, {largest}"
+        times = [({"topic": one.topic}, getattr(one, what)) for one in topics]
+        seconds = [(labels, ms / 1000) for labels, ms in times if ms is not None]
+        yield from metric(f"topic_{name}_timestamp_seconds", "gauge", text, seconds)
+
+
 def _of_queues(topics: Mapping[str, Mapping[str, Mapping[str, int]]], name: str, **labels: str) -> Samples:
     for topic, queues in topics.items():
         for queue, values in queues.items():
@@ -120,6 +137,12 @@ def _of_queues(topics: Mapping[str, Mapping[str, Mapping[str, int]]], name: str,
 def refusal_metrics(counts: Mapping[str, int]) -> Iterator[str]:
     samples = [({"reason": reason}, count) for reason, count in counts.items()]
     return metric("refused_total", "counter", "Publications that were refused, by reason", samples)
+
+
+def caller_metrics(callers: Callers) -> Iterator[str]:
+    rows = [({"user": "others" if user is OTHERS else str(user)}, row) for user, row in callers.by_user().items()]
+    if rows:
+        yield from record_metrics("user_", rows)
 
 
 def process_metrics(started_s: float, followed_s: float | None) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple
 
 from engine import MessageStore, OpenMode
 from fsstore.accounts import Accounts
+from fsstore.callers import Callers
 from fsstore.handover.handles import LARGEST_TEXT_BYTES, HandleState
 from fsstore.interface import (
     NO_OWNER,
@@ -241,6 +242,7 @@ class Context:
     refusals: Refusals
     accounts: Accounts
     """The share of each user in the resources of the mount."""
+    callers: Callers
 
     @property
     def is_no_open(self) -> bool:

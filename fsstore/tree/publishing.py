@@ -118,6 +118,8 @@ class Publisher:
     """
 
     __slots__ = (
+        "_caller",
+        "_callers",
         "_file",
         "_is_done",
         "_is_json",
@@ -129,7 +131,6 @@ class Publisher:
         "_refusals",
         "_survival",
         "_topic",
-        "_user",
         "_waiting",
         "blamed",
         "frames",
@@ -159,7 +160,8 @@ class Publisher:
         self._long_puts = context.long_puts
         self._survival = context.survival
         self._refusals = context.refusals
-        self._user = context.accounts.caller
+        self._callers = context.callers
+        self._caller = context.callers.present
         self._is_done = False  # in a thread, for a request that is not repeated yet
         self._topic = topic
         self._queue = queue
@@ -251,7 +253,7 @@ class Publisher:
 
     def note_refusal(self, reason: str) -> None:
         """Note why nothing was published, if no request gets the error."""
-        self._refusals.note(self._user, 0, self.path, str(self.frames + 1), 0, reason)
+        self._refusals.note(self._caller.user, 0, self.path, str(self.frames + 1), 0, reason)
 
     @property
     def _target(self) -> str:
@@ -275,6 +277,7 @@ class Publisher:
             self._must_exist()
             put = self._stored(self.store.put, message)
         self.frames += 1
+        self._callers.published(self._caller, 1, len(body))
         return put.physical_end
 
     def _text(self, lines: bytes) -> int:
@@ -289,6 +292,7 @@ class Publisher:
             limit = self.store.config.max_message_bytes
             self.blamed = next((row for row, line in enumerate(split_text(lines), 1) if len(line) - 1 > limit), 0)
             raise
+        self._callers.published(self._caller, put.count, len(lines))
         return put.physical_end if put.count else 0
 
     def _json_lines(self, lines: Sequence[bytes]) -> int:
@@ -298,6 +302,7 @@ class Publisher:
             return 0
         try:
             put = self._stored((self.store if queue is None else queue).put_batch, messages)
+            self._callers.published(self._caller, len(messages), sum(map(len, lines)))
             return put.physical_end
         except (IllegalMessageError, MessageTooLargeError):
             self._blame_one_of(messages, lines)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields
+from typing import Any
 
 from engine import (
     ConfigFileError,
@@ -21,6 +22,7 @@ from engine import (
     StoreConfig,
     options_of,
 )
+from fsstore.callers import Callers
 from fsstore.interface import FilesystemOptions
 
 _INJECTED = frozenset(("clock", "disk", "progress"))
@@ -84,6 +86,20 @@ def replica_of(store: MessageStore) -> dict[str, object] | None:
         "lag_bytes": note.lag_bytes,
         "lag_ms": note.lag_ms,
     }
+
+
+def callers_of(callers: Callers) -> dict[str, object]:
+    """The users and the processes that publish and read, the busiest first; `user` is null for all others together."""
+    users = [{"user": user, **asdict(figures)} for user, figures in callers.by_user().items()]
+    processes = [
+        {"user": caller.user, "process": caller.process, "name": caller.name, **asdict(figures)}
+        for caller, figures in callers.by_process()
+    ]
+    return {"users": sorted(users, key=_busy), "processes": sorted(processes, key=_busy)}
+
+
+def _busy(row: Mapping[str, Any]) -> int:
+    return -int(row["published_bytes"] + row["read_bytes"])
 
 
 def bounds_by_topic(queues: Iterable[QueueState]) -> dict[str, dict[str, dict[str, int]]]:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from engine import MasterFigures, RecoveryReport, StoreStats, rows_of
-from fsstore.query.topics import is_system_topic
+from fsstore.topic_facts import is_system_topic
 from mountctl.connect import connect
 from mountctl.errors import CommandError
 from mountctl.frames import SAME_VERSION, Status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pwd
 import shutil
 import sys
 import time
@@ -26,6 +27,10 @@ HISTORY = 20
 
 BROKER_WIDTH = 20
 """The most characters of a broker's name in its column."""
+
+CALLER_COUNTS = ("published_messages", "published_bytes", "read_bytes")
+MOST_CALLERS = 5
+"""Lines of callers on a screen with topics and groups."""
 
 BARS = " ▁▂▃▄▅▆▇█"
 PLAIN_WIDTH = 80
@@ -75,6 +80,19 @@ class GroupFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class CallerRates:
+    """What a process, or what processes of a user that are not told apart (`process` is 0), publish and read: messages
+    and bytes per second. `user` is None for users that are not told apart; `name` is empty if the process has ended."""
+
+    user: int | None
+    process: int
+    name: str
+    published: float
+    published_bytes: float
+    read_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """Activity between two looks. `stored` and `read` are in messages per second, other rates in bytes per second;
     `unflushed_bytes` are not on disk yet; `replica_lag_bytes` is the longest lag of a replica; `copy` is the state of a
@@ -100,6 +118,7 @@ class Figures:
     copy: dict[str, Any] | None
     topics: list[TopicFigures]
     groups: list[GroupFigures]
+    callers: list[CallerRates]
 
 
 def figures(before: Look, now: Look) -> Figures:
@@ -153,7 +172,35 @@ def figures(before: Look, now: Look) -> Figures:
         copy=status.get("replica"),
         topics=sorted(topics, key=lambda topic: (-topic.stored, topic.topic)),
         groups=sorted(groups, key=lambda group: (-group.lag, group.group, group.topic)),
+        callers=_caller_rates(before, now, seconds),
     )
+
+
+def _caller_rates(before: Look, now: Look, seconds: float) -> list[CallerRates]:
+    """The processes that published or read between two looks, and the rest of each user, the busiest first."""
+    known = before if before.is_of == now.is_of else None
+    rest = {one["user"]: _grown(one, known, "users", "user") for one in now.status["users"]}
+    found = []
+    for one in now.status["processes"]:
+        counts = _grown(one, known, "processes", "user", "process")
+        rest[one["user"]] = [left - own for left, own in zip(rest[one["user"]], counts, strict=True)]
+        found.append((one["user"], one["process"], one["name"], counts))
+    found += [(user, 0, "", counts) for user, counts in rest.items()]
+    rates = [
+        CallerRates(user, process, name, *(round(max(count, 0) / seconds, 1) for count in counts))
+        for user, process, name, counts in found
+        if max(counts) > 0
+    ]
+    return sorted(rates, key=lambda one: (-one.published_bytes, -one.read_bytes, one.process))
+
+
+def _grown(row: Mapping[str, Any], before: Look | None, rows: str, *key: str) -> list[int]:
+    """By how much the counters of a row have grown since a look; without one, or without the row there, since 0. A row
+    that has less than before began anew."""
+    there = () if before is None else before.status[rows]
+    earlier: Mapping[str, Any] = next((one for one in there if all(one[part] == row[part] for part in key)), {})
+    counts = [row[name] - earlier.get(name, 0) for name in CALLER_COUNTS]
+    return [row[name] for name in CALLER_COUNTS] if min(counts) < 0 else counts
 
 
 class Screen:
@@ -185,8 +232,10 @@ class Screen:
         if now.copy:
             head.append(f"copy    {copy_in_words(now.copy)}")
         left = max(height - len(head) - 4, 2)
+        callers = list(self._callers(now, min(max(left // 3 - 2, 0), MOST_CALLERS)))
+        left -= len(callers)
         most_groups = min(len(now.groups), max(left // 3, left - len(now.topics)))
-        table = [*self._topics(now, left - most_groups, width), *self._groups(now, most_groups)]
+        table = [*self._topics(now, left - most_groups, width), *self._groups(now, most_groups), *callers]
         return [visible(line)[:width].rstrip() for line in (*head, *table)]
 
     def _topics(self, now: Figures, most: int, width: int) -> Iterator[str]:
@@ -204,6 +253,24 @@ class Screen:
         yield f"{'GROUP':<26}  {'TOPIC':<24}  {'LAG':>13}  {'OUT/S':>9}"
         for group in now.groups[:most]:
             yield f"{_cut(group.group, 26):<26}  {_cut(group.topic, 24):<24}  {group.lag:>13,}  {group.consumed:>9,.0f}"
+
+    def _callers(self, now: Figures, most: int) -> Iterator[str]:
+        if not most or not now.callers:
+            return
+        yield ""
+        yield f"{'USER':<16}  {'PROCESS':<26}  {'IN/S':>9}  {'IN':>12}  {'OUT':>12}"
+        for one in now.callers[:most]:
+            process = f"{one.process} {one.name}" if one.process else "(others)"
+            sizes = (f"{human_size(round(size)):>10}/s" for size in (one.published_bytes, one.read_bytes))
+            rates = "  ".join((f"{one.published:>9,.0f}", *sizes))
+            yield f"{_cut(_user_name(one.user), 16):<16}  {_cut(process, 26):<26}  {rates}"
+
+
+def _user_name(user: int | None) -> str:
+    try:
+        return "(others)" if user is None else pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
 
 
 class FleetScreen:
@@ -267,7 +334,8 @@ def _cut(name: str, width: int) -> str:
 @click.option("--json", "as_json", is_flag=True, help="One line of JSON per look.")
 def command(places: tuple[str, ...], interval: float, count: int | None, as_json: bool) -> int:
     """Show the activity of the mount at MOUNTPOINT, or of the store in that directory, until interrupted: rates in and
-    out, rates of each topic, the lag of consumer groups, memory and disk. Of several places, HOST:PLACE by ssh or
+    out, rates of each topic, the lag of consumer groups, the processes that publish or read most through the mount,
+    memory and disk. Of several places, HOST:PLACE by ssh or
     @GROUP of ~/.config/fsstore/fleet.toml, a line each, and topics and groups of all.
 
     \b

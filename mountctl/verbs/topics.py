@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import click
 
 from engine import MAX_QUEUES, QueueState
-from fsstore.query.topics import TopicFacts, facts_of
+from fsstore.topic_facts import TopicFacts, facts_of
 from mountctl.client import Topic
 from mountctl.connect import connect, reading
 from mountctl.errors import INTERRUPTED, CommandError

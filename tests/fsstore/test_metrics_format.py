@@ -128,6 +128,25 @@ def test_it_says_what_runs_since_when(mount: Mount) -> None:
     assert value(families, "fsstore_start_time_seconds") == pytest.approx(mount.now_ms / 1000)
 
 
+def test_45_the_largest_topics_have_bytes_times_and_rate(
+    mount: Mount, store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/where.md, 45."""
+    for topic in ("orders", "orders", "bills", "bills"):
+        store.put(Message(topic, b"x"), 0)
+    store.put(Message("few", b"x"), 0)
+    store.create_topic("empty")
+    monkeypatch.setattr("fsstore.topic_facts.MOST_TOPICS", 2)
+    families = metrics(mount)
+    first, *_, last = (store.get("orders", 0, offset) for offset in range(3))
+    assert value(families, "fsstore_topic_stored_bytes", topic="orders") == 3 * first.store_size
+    found = families["fsstore_topic_oldest_timestamp_seconds"].samples
+    assert [labels["topic"] for _, labels, _ in found] == ["orders", "bills"]
+    assert value(families, "fsstore_topic_oldest_timestamp_seconds", topic="orders") == first.store_time_ms / 1000
+    assert value(families, "fsstore_topic_newest_timestamp_seconds", topic="orders") == last.store_time_ms / 1000
+    assert value(families, "fsstore_topic_messages_per_second", topic="orders") == pytest.approx(3 / 60, abs=0.001)
+
+
 def test_requests_are_counted_and_times_are_histograms(mount: Mount) -> None:
     figures = mount.fs.requests
     assert families_empty(metrics(mount))

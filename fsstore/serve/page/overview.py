@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from engine import MasterFigures, MessageStore, QueueState, RecoveryReport, StoreStats, rows_of
-from fsstore.query.topics import LOOKED_AT, TopicFacts, facts_of, is_system_topic
 from fsstore.serve.page.rendering import human_size, human_time
 from fsstore.serve.page.selection import Parameters, number_in
 from fsstore.serve.tree import PathError, ServedTree
+from fsstore.topic_facts import LOOKED_AT, TopicFacts, facts_of, is_system_topic
 
 PAGE_TOPICS = 50
 PAGE_QUEUES = 4 * LOOKED_AT

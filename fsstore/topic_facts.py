@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
+from heapq import nlargest
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine import MessageStore, QueueState
+from engine import MessageStore, QueueState, TopicNotFoundError
 
 RATE_MS = 60_000
 """The rate is that of the last minute."""
 _SUMMED = 8_192
 """Entries of a queue whose sizes are added up; of more entries, that many are taken from all over the queue."""
 _STRETCHES = 32
+MOST_TOPICS = 100
+"""The most topics of a store that metrics have facts about."""
 LOOKED_AT = 64
 """Queues of a topic that are looked at; of more queues, that many evenly spread ones stand for all."""
 _SYSTEM = re.compile(
@@ -67,6 +71,19 @@ def facts_of(store: MessageStore, topic: str, queues: Sequence[QueueState], now_
         oldest_ms=min(times, default=None), newest_ms=max(times, default=None),
         per_second=recent / share * 1000 / RATE_MS,
     )  # fmt: skip
+
+
+def facts_of_largest(store: MessageStore, queues: Sequence[QueueState], now_ms: int) -> list[TopicFacts]:
+    """Facts about the MOST_TOPICS topics with the most messages; `queues` are those of the store."""
+    by_topic: dict[str, list[QueueState]] = {}
+    for state in queues:
+        if state.refused is None:
+            by_topic.setdefault(state.topic, []).append(state)
+    found = []
+    for topic in nlargest(MOST_TOPICS, by_topic, key=lambda one: sum(state.messages for state in by_topic[one])):
+        with suppress(TopicNotFoundError):  # it was deleted meanwhile
+            found.append(facts_of(store, topic, by_topic[topic], now_ms))
+    return found
 
 
 def _sizes(store: MessageStore, topic: str, queue: int, start: int, end: int) -> tuple[int, int]:
