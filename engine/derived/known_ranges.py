@@ -137,7 +137,7 @@ class KnownRanges:
                     self._cut(file, rows, before)
                 self._append(file, rows, known, content)
             except (OSError, StoreError) as error:
-                self._ignored.note("what is known of messages is not kept, and is found out again", error)
+                self._ignored.note("facts about messages are not kept, and are found again", error)
 
     def forget(self, known: KnownRange) -> None:
         """A message of the range is damaged: it is not known any more."""

@@ -62,6 +62,6 @@ def require_identity(layout: StoreLayout, expected: StoreIdentity) -> None:
     except (FileNotFoundError, NotADirectoryError):
         raise AnotherStoreError(layout.root, "nothing is there now") from None
     if expected.name and found.name == "":
-        raise AnotherStoreError(layout.root, "what is there now is another folder, or a copy of the store")
+        raise AnotherStoreError(layout.root, "another folder, or a copy of the store, is there now")
     if found.inode != expected.inode or (expected.name and found.name and found.name != expected.name):
         raise AnotherStoreError(layout.root, "another store is there now")

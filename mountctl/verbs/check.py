@@ -39,7 +39,7 @@ def command(place: str, repair: bool, rate: str, as_json: bool, settings: StoreS
 
     Each finding is one line; the exit code is 1 if there are any. A mounted store is checked while it is used, up to
     the end of the data on disk at the check's start; `mountctl status` shows the progress and the findings, too.
-    --repair needs an unmounted store. It changes no good record, says what it did, and may be interrupted and run
+    --repair needs an unmounted store. It changes no good record, prints each change, and may be interrupted and run
     again.
 
     \b

@@ -80,8 +80,8 @@ def command(
     Several places stand first: HOST:PLACE is read by ssh, @GROUP is of ~/.config/fsstore/fleet.toml. A PATTERN that
     looks like a place is given by -e.
 
-    -A, -B and -C print messages of the same queue near each match, each once, whatever --where, --tag and --key say of
-    them; between groups that don't touch is a line of --. They have no effect with -c, -l, -o and -q.
+    -A, -B and -C print messages of the same queue near each match, each once, also those that --where, --tag and --key
+    leave out; between groups that don't touch is a line of --. They have no effect with -c, -l, -o and -q.
 
     The exit code is 0 with a match, 1 without, and greater after an error.
 

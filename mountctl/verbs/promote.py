@@ -18,7 +18,7 @@ from mountctl.places import require_here
 def command(store: Path, settings: StoreSettings) -> None:
     """Make the replica STORE a store to write, for a mount or for a broker. Refused while its replication runs.
 
-    It ends with its last whole message. What an interrupted transfer left behind that is cut; a copy goes to
+    It ends with its last whole message. The rest of an interrupted transfer is cut; a copy of these bytes goes to
     STORE/fsstore/damaged.
 
     \b

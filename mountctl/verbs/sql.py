@@ -106,7 +106,7 @@ def command(
     is true. With --group they have those that a consumer group has not had; when QUERY has ended it has had them, and
     the next run goes on there. A TIME is epoch milliseconds or ISO 8601.
 
-    With --decode body, json and fields are of what COMMAND prints, and bytes stays the stored body. Each message of
+    With --decode, body, json and fields come from the output of COMMAND; bytes stays the stored body. Each message of
     the tables costs a process, even if QUERY passes over it: select few, by --from, --until, --where or --group.
 
     QUERY can't read other files, or use the network, without --unsafe. Damaged messages are skipped; their count is

@@ -124,7 +124,7 @@ def test_a_copy_in_the_place_of_the_store_is_not_read(filled: Site) -> None:
     shutil.copytree(moved, filled.store)
     refused = mountctl("cat", filled.mountpoint, "orders")
     assert (refused.returncode, refused.stdout) == (os.EX_NOPERM, "")
-    assert "what is there now is another folder, or a copy of the store" in refused.stderr
+    assert "another folder, or a copy of the store, is there now" in refused.stderr
     shutil.rmtree(filled.store)
     moved.rename(filled.store)
 
