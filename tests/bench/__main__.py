@@ -46,6 +46,8 @@ ROWS = tuple(
     )
 )
 GROWTH = "growth"
+QUERY = "query"
+"""Its rows over a huge store run only if it is named."""
 WIDTH = "width"
 FLEET, LOSS = "fleet", "loss"
 """These, too: they take as long. `loss` is a part of `fleet`."""
@@ -74,6 +76,8 @@ def main(arguments: Sequence[str]) -> int:
         growth.check_disk(PROJECT, scale, huge=asked.huge)
     with new_room(PROJECT / "build" / f"bench-{os.getpid()}", scale) as room:
         chosen = [row for row in ROWS if not asked.rows or row.number in asked.rows or row.id in asked.rows]
+        if asked.huge and QUERY in asked.rows:
+            chosen += query_rows.HUGE_ROWS
         results = [shown(run_row(room, row)) for row in chosen]
         if grows:
             sizes, queues = growth.grow(room, huge=asked.huge)
@@ -105,7 +109,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"only these: {', '.join(numbers)}")
     parser.add_argument("--quick", action="store_true", help="smaller counts and fewer rounds")
     parser.add_argument("--docs", action="store_true", help="write table and plot into docs/performance.md")
-    parser.add_argument(f"--{growth.HUGE}", action="store_true", help="growth to one much larger store as well")
+    parser.add_argument(
+        f"--{growth.HUGE}", action="store_true", help="growth, or query, to one much larger store as well"
+    )
     parser.add_argument(
         "--topics", nargs="+", type=int, default=width.TOPICS, metavar="N", help="width: the stores' topics"
     )

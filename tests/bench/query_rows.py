@@ -1,4 +1,5 @@
-"""Questions about bodies by `mountctl`, beside jq, DuckDB and rg over the same bodies in one file (rows query)."""
+"""Questions about bodies by `mountctl`, beside jq, DuckDB and rg over the same bodies in one file (rows query); with
+`--huge` beside the same questions to a store with a tenth of the messages."""
 
 import re
 import shutil
@@ -8,11 +9,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tests.bench.grep_rows import cpu_of, make_both
-from tests.bench.measure import LeftOutError, Pairs, interleave
+from engine import MessageStore, StoreConfig
+from tests.bench.grep_rows import QUEUES, cpu_of, make_both, searched
+from tests.bench.growth import HUGE, STORE_BYTES_A_MESSAGE
+from tests.bench.measure import LeftOutError, Pairs, interleave, seconds
 from tests.bench.room import Room
 from tests.bench.rows import Row
-from tests.bench.workload import TOPIC
+from tests.bench.workload import LINES_A_PUT, TOPIC
 from tests.interop.mounts import MOUNTCTL
 
 Peer = Callable[[Path], list[str | Path]]
@@ -93,3 +96,61 @@ ROWS = (
         *("hist", "--field", "level"),
     ),
 )
+
+FIRST_MS = 1_769_842_800_000
+"""Store time of the first messages of a timed store, in which messages come one a millisecond on average."""
+WINDOW = 48_000
+"""Messages in the time that is asked for, in the middle of each store."""
+
+
+def make_timed(count: int, path: Path) -> None:
+    """A store of so many messages in several queues, over so many milliseconds."""
+    now_ms = FIRST_MS
+    with MessageStore.open(path, StoreConfig(clock=lambda: now_ms), create=True) as store:
+        store.create_topic(TOPIC, QUEUES)
+        for begin in range(0, count, LINES_A_PUT):
+            now_ms = FIRST_MS + begin
+            lines = b"".join(searched(number) + b"\n" for number in range(begin, min(begin + LINES_A_PUT, count)))
+            store.put_lines(TOPIC, lines, begin // LINES_A_PUT % QUEUES)
+
+
+def in_the_middle(count: int) -> list[str]:
+    """Options for WINDOW messages of a timed store."""
+    begin_ms = FIRST_MS + count // 2 // LINES_A_PUT * LINES_A_PUT
+    return ["--from", f"@{begin_ms}", "--until", f"@{begin_ms + WINDOW}"]
+
+
+def beside_a_small_one(words: Sequence[str], is_timed: bool, room: Room) -> Pairs:
+    """How long it takes in a huge store, and in one with a tenth of the messages. LeftOutError: the disk is full."""
+    sizes = room.scale.growth_huge, room.scale.growth_huge // 10
+    needed, free = STORE_BYTES_A_MESSAGE * sum(sizes), shutil.disk_usage(room.folder).free
+    if needed > free:
+        raise LeftOutError(f"the stores take {needed / 1e9:.0f} GB, and {free / 1e9:.0f} GB are free")
+    commands: list[list[str | Path]] = []
+    for count in sizes:
+        store = room.store(f"timed-{count}", partial(make_timed, count))
+        commands.append([MOUNTCTL, words[0], store, TOPIC, *words[1:], *(in_the_middle(count) if is_timed else [])])
+    huge, small = commands
+    if is_timed:
+        assert answers(huge) == answers(small) > 1, commands
+    ours, theirs = (partial(seconds, partial(cpu_of, command)) for command in (huge, small))
+    return interleave(ours, theirs, room.scale.rounds)
+
+
+def huge_row(name: str, work: str, *words: str, is_timed: bool = True) -> Row:
+    run = partial(beside_a_small_one, words, is_timed)
+    return Row(f"query {name} {HUGE}", work, "a tenth of the messages", "s", 2, run, at_most=True)
+
+
+HUGE_ROWS = (
+    huge_row("hist", "`mountctl hist --by 1s` of 48 s, in the middle of 100 million messages", "hist", "--by", "1s"),
+    huge_row(
+        "where",
+        "`mountctl cat --where` of two fields, of the same time",
+        "cat",
+        *_BOTH[:1],
+        'level = "Error" and id > 0',
+    ),
+    huge_row("fields", "`mountctl fields`: a sample of 10,000 of all", "fields", is_timed=False),
+)
+"""They need 50 GB of disk, so they run when they are asked for."""
