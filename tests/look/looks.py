@@ -246,7 +246,8 @@ def several_brokers(look: Looker) -> None:
 def phone(look: Looker) -> None:
     """No view is wider than a phone."""
     with look.page(viewport=PHONE, color_scheme="dark", device_scale_factor=1) as page:
-        for view in ("/", "/page/fleet", link("fleet/topic", topic="hostile"), link("topic", topic="hostile"), link("message", topic="orders", queue=0, offset=5),
+        for view in ("/", "/page/fleet", link("fleet/topic", topic="hostile"), link("topic", topic="hostile"),
+                     link("message", topic="orders", queue=0, offset=5),
                      link("message", topic="hostile", queue=0, offset=0), link("parquet", topic="orders")):  # fmt: skip
             look.open(page, view)
         look.open(page, link("topic", topic="payments"))

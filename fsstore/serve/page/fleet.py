@@ -22,7 +22,7 @@ from fsstore.fleet.datasets import BrokerError
 from fsstore.fleet.http import Question, Server
 from fsstore.fleet.places import Place
 from fsstore.fleet.unusable import UnusableFileError
-from fsstore.query.hist import SPANS_MS, edges_of, fitting_span_ms
+from fsstore.query.hist import edges_of, fitting_span_ms
 from fsstore.serve.page.chart import MOST_BARS, Bar, Chart
 from fsstore.serve.page.data import DATA, Count, MessagesData, RowData
 from fsstore.serve.page.messages import PAGE_ROWS
@@ -153,7 +153,9 @@ def merged(
             older[broker] = 0 if one.before is None else one.before
             goes_on |= one.before is not None
         else:
-            older[broker] = one.rows[count - 1].physical_offset if count else one.rows[0].physical_offset + 1
+            older[broker] = (
+                one.rows[count - 1].physical_offset if count else min(one.rows[0].physical_offset, MAX_OFFSET - 1) + 1
+            )
             goes_on = True
     return rows, older if goes_on else None
 
@@ -176,14 +178,15 @@ def parse_before(text: str) -> dict[str, int]:
 
 def spans_of(found: Mapping[str, MessagesData]) -> tuple[list[int], int] | None:
     """The edges of the histogram that has the messages of all, and the length of a span; None: there are no messages,
-    or their times are too far from each other."""
+    or a time of theirs is in no calendar."""
     times = [time for one in found.values() for time in (one.first_ms, one.last_ms) if time is not None]
-    if not times or min(times) < 0 or max(times) - min(times) >= SPANS_MS[-1] * (MOST_BARS - 1):
+    if not times:
         return None
     span_ms = fitting_span_ms(min(times), max(times), MOST_BARS - 1)
+    span_ms *= (max(times) - min(times)) // (span_ms * (MOST_BARS - 1)) + 1  # the longest of the usual may be too short
     try:
         edges = edges_of(min(times), max(times), span_ms)
-    except (ValueError, OverflowError, OSError):  # a time that no calendar has
+    except (ValueError, OverflowError, OSError):
         return None
     return (edges, span_ms) if edges[0] >= 0 and len(edges) <= MOST_BARS + 1 else None
 

@@ -85,13 +85,13 @@ class FleetViews:
         self, selection: Selection, more: dict[str, object], found: Mapping[str, MessagesData]
     ) -> tuple[Chart | None, list[str]]:
         """The histogram of what was found, and the brokers whose messages it lacks."""
+        filled = [broker for broker, one in found.items() if one.first_ms is not None]
         spans = spans_of(found)
         if spans is None:
-            return None, []
+            return None, filled
         edges, span_ms = spans
         number = len(edges) - 1
         asked = selection.parameters() | {"begin": str(edges[0]), "span": str(span_ms), "spans": str(number)}
-        filled = [broker for broker, one in found.items() if one.first_ms is not None]
         answers = self._fleet.ask("counts", dict.fromkeys(filled, asked), CountsData)
         counts = {
             broker: one.counts
