@@ -63,7 +63,7 @@ class Process:
             waiting = select.poll()
             waiting.register(self._link, select.POLLIN)
             if waiting.poll(None if timeout is None else timeout * 1000):
-                self.returncode = os.waitstatus_to_exitcode(int(self._link.recv(64)))
+                self.returncode = os.waitstatus_to_exitcode(_heard(self._link))
                 self._link.close()
         return self.returncode
 
@@ -167,9 +167,20 @@ def _forked(
         file.flush()
         link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            socket.send_fds(_server(), [b"request"], [request, *streams, theirs.fileno()])
-    pid = int(link.recv(64))
-    return Process([module, *words], pid, link, stdout)
+            with _starting:
+                server = _server()
+            socket.send_fds(server, [b"request"], [request, *streams, theirs.fileno()])
+    return Process([module, *words], _heard(link), link, stdout)
+
+
+def _heard(link: socket.socket) -> int:
+    """A number from the server."""
+    message = link.recv(64)
+    assert message, "the fork server has ended"
+    return int(message)
+
+
+_starting = threading.Lock()
 
 
 @cache

@@ -10,8 +10,8 @@ SHORT = Limits(private_kib=6_144, descriptors=40, threads=6, maps=60)
 """In seconds a daemon is still warming up: caches fill, the first log files expire."""
 
 
-def test_twelve_seconds_of_load_leave_no_complaint(tmp_path: Path) -> None:
-    report = soak(tmp_path, 12, 12, SHORT, warm_up=0.5)
+def test_eight_seconds_of_load_leave_no_complaint(tmp_path: Path) -> None:
+    report = soak(tmp_path, 8, 12, SHORT, warm_up=0.5)
     assert report.findings() == []
     assert report.published > 1_000
     assert report.read > 50

@@ -22,7 +22,7 @@ from tests.mount.harness import PATIENCE_S, SMALL_SIZES, Mounted, mounted, publi
 LINE = b"%08d " + b"x" * 90 + b"\n"
 LINE_BYTES = 100
 PAGE_BYTES = mmap.PAGESIZE
-ROUNDS = 40
+ROUNDS = 25
 
 PRELUDE = """
 import mmap, os, sys

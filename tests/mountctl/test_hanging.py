@@ -6,14 +6,16 @@ import ctypes
 import json
 import os
 import subprocess
-import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.mountctl.conftest import Site, eventually, fill, mountctl, succeed
+from tests import forkserver
+from tests.mountctl.conftest import Run, Site, eventually, fill, mountctl, succeed
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 MNT_DETACH = 2
@@ -44,26 +46,33 @@ def filled(site: Site) -> Site:
     return site
 
 
-def begin(*arguments: str | Path) -> subprocess.Popen[str]:
-    """Type a command line in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "mountctl", *map(str, arguments)],
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+@dataclass
+class Begun:
+    """A command line that was typed in a process of its own, beside others."""
+
+    words: tuple[str | Path, ...]
+    thread: threading.Thread
+    done: Run | None = None
 
 
-def end(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+def begin(*words: str | Path) -> Begun:
+    def run() -> None:
+        begun.done = forkserver.run("mountctl", [*map(str, words)], text="", cwd=None, timeout=PATIENCE_SECONDS)
+
+    begun = Begun(words, threading.Thread(target=run))
+    begun.thread.start()
+    return begun
+
+
+def end(begun: Begun) -> Run:
     """The output of a process, which has to end soon."""
-    with process:
-        try:
-            stdout, stderr = process.communicate(timeout=PATIENCE_SECONDS)
-        finally:
-            process.kill()
-        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+    begun.thread.join()
+    assert begun.done is not None, f"it did not end: {begun.words}"
+    return begun.done
 
 
-def quick(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return end(begin(*arguments))
+def quick(*words: str | Path) -> Run:
+    return end(begin(*words))
 
 
 def test_a_verb_says_that_a_mount_does_not_answer(filled: Site) -> None:

@@ -459,7 +459,7 @@ def test_23_sql_gives_the_same_rows_over_10_000_random_bodies(site: Site) -> Non
     from mountctl.verbs.sql import Between, Rows, make_views
 
     corpus = Corpus(7)
-    expressions = [corpus.expression() for _ in range(40)]
+    expressions = [corpus.expression() for _ in range(25)]
     examples = {number: cases for number, cases in EXAMPLES.items() if number not in OTHERWISE_IN_SQL}
     expressions += [expression for cases in examples.values() for expression, _, _ in cases]
     with MessageStore.open(site.store, create=True) as store:
