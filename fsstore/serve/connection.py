@@ -294,6 +294,7 @@ class Connection:
         if not _poll(connected, _CLOSED, 0):
             await trio.sleep(PAUSE_S)  # TLS says goodbye before it closes
         if _poll(connected, _CLOSED, 0):
+            self._is_gone = True
             raise ConnectionResetError("the client has closed")
 
 
