@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -84,6 +86,19 @@ def test_what_is_known_of_a_file_is_not_asked_of_the_mount(mounted: Site, monkey
     assert opened(footer - 1) is None
     monkeypatch.setattr(time, "monotonic", partial(float, time.monotonic() + 11))
     assert opened(footer) is None
+
+
+def test_a_mount_that_does_not_answer_is_not_waited_for(mounted: Site) -> None:
+    root = mounted.mountpoint
+    tree = ServedTree(str(root), lambda: ServedMount(device, False))
+    device, daemon = root.stat().st_dev, int(json.loads((root / "@store/status.json").read_text())["pid"])
+    with ThreadPoolExecutor(1) as thread:
+        os.kill(daemon, signal.SIGSTOP)
+        try:
+            unknown = thread.submit(tree.known_entry, (b"@parquet", b"topic=orders", b"queue=7"))
+            assert unknown.result(DEADLINE_SECONDS) is None
+        finally:
+            os.kill(daemon, signal.SIGCONT)
 
 
 def found(look: Callable[[], T | None], file: Path) -> T:
