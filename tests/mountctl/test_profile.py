@@ -132,7 +132,7 @@ def test_interrupting_it_shows_what_came_so_far(mounted: Site) -> None:
 def test_what_is_not_mounted_has_no_requests(site: Site) -> None:
     succeed("init", site.store)
     done = mountctl("profile", site.store)
-    assert done.returncode == os.EX_USAGE
+    assert done.returncode == os.EX_NOINPUT
     assert "no store is mounted at" in done.stderr
 
 
