@@ -81,8 +81,8 @@ class GroupFigures:
 
 @dataclass(frozen=True, slots=True)
 class CallerRates:
-    """What a process, or what processes of a user that are not told apart (`process` is 0), publish and read: messages
-    and bytes per second. `user` is None for users that are not told apart; `name` is empty if the process has ended."""
+    """What a process, or what all other processes of a user (`process` is 0: they have ended, or are not told apart),
+    publish and read: messages and bytes per second. `user` is None for users that are not told apart."""
 
     user: int | None
     process: int
@@ -182,6 +182,8 @@ def _caller_rates(before: Look, now: Look, seconds: float) -> list[CallerRates]:
     rest = {one["user"]: _grown(one, known, "users", "user") for one in now.status["users"]}
     found = []
     for one in now.status["processes"]:
+        if not one["name"]:  # a loop of the shell has a process for each line
+            continue
         counts = _grown(one, known, "processes", "user", "process")
         rest[one["user"]] = [left - own for left, own in zip(rest[one["user"]], counts, strict=True)]
         found.append((one["user"], one["process"], one["name"], counts))
@@ -258,12 +260,12 @@ class Screen:
         if not most or not now.callers:
             return
         yield ""
-        yield f"{'USER':<16}  {'PROCESS':<26}  {'IN/S':>9}  {'IN':>12}  {'OUT':>12}"
+        yield f"{'USER':<12}  {'PROCESS':<22}  {'IN/S':>9}  {'IN':>12}  {'OUT':>12}"
         for one in now.callers[:most]:
             process = f"{one.process} {one.name}" if one.process else "(others)"
             sizes = (f"{human_size(round(size)):>10}/s" for size in (one.published_bytes, one.read_bytes))
             rates = "  ".join((f"{one.published:>9,.0f}", *sizes))
-            yield f"{_cut(_user_name(one.user), 16):<16}  {_cut(process, 26):<26}  {rates}"
+            yield f"{_cut(_user_name(one.user), 12):<12}  {_cut(process, 22):<22}  {rates}"
 
 
 def _user_name(user: int | None) -> str:

@@ -73,7 +73,8 @@ def test_another_daemon_counts_its_reads_anew_and_the_store_goes_on() -> None:
     assert (gone.stored, gone.topics, gone.groups) == (0, [], [])
 
 
-def test_processes_and_the_rest_of_their_users_have_rates() -> None:
+def test_processes_and_the_rest_of_their_users_have_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Caller, "name", property(lambda caller: "" if caller.process == 20 else "x"))
     callers = Callers(Accounts(0))
     one, other = Caller(1000, 2), Caller(1000, 3)
     callers.published(one, 10, 100)
@@ -84,7 +85,7 @@ def test_processes_and_the_rest_of_their_users_have_rates() -> None:
     callers.published(other, 2, 50)
     found = figures(before, Look(102.0, status({}, callers=callers))).callers
     assert [(row.user, row.process, row.published, row.published_bytes) for row in found[:2]] == [
-        (1000, 0, 10.5, 200.5),  # the first two are told apart no more
+        (1000, 0, 11, 201),  # the first two are told apart no more, and one has ended
         (1000, 3, 1, 25),
     ]
     assert sum(row.published_bytes for row in found) == (400 + MOST_PROCESSES + 50) / 2
@@ -92,7 +93,8 @@ def test_processes_and_the_rest_of_their_users_have_rates() -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("height", [10, 24, 50])
-def test_the_screen_fits(width: int, height: int) -> None:
+def test_the_screen_fits(width: int, height: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Caller, "name", "x\x1b[2J" * 9)
     names = {f"{'long' * number}-\x1b[2J{number}": (0, 10**number) for number in range(12)}
     screen, callers = Screen(MOUNT), Callers(Accounts(0))
     for process in range(20):
@@ -106,6 +108,7 @@ def test_the_screen_fits(width: int, height: int) -> None:
         assert len(lines) <= height
         assert max(map(len, lines)) <= width
         assert "\x1b" not in "".join(lines)
+    assert height == 10 or width < 80 or any(line.endswith("/s") for line in lines[-3:]), "no column is cut"
     assert sum("PROCESS" in line for line in lines) == (1 if height > 10 else 0)
     assert sum("TOPIC" in line for line in lines) == (2 if height > 10 else 1)
 
