@@ -290,7 +290,9 @@ class Filesystem:
 
     def read(self, handle: int, position: int, size: int) -> Data:
         """Bytes of an open file, fewer than asked for at its end."""
-        return self._files[handle].read(position, size)
+        data = self._files[handle].read(position, size)
+        self.callers.read(len(data))
+        return data
 
     @property
     def is_no_open(self) -> bool:
@@ -304,15 +306,19 @@ class Filesystem:
         if file is None:
             file = self._messages.open(inode) if inode >= MESSAGE else self._context.node(inode).open(os.O_RDONLY)[0]
         if type(file) is SmallBody:
-            return file.read(position, size)
+            body = file.read(position, size)
+            self.callers.read(len(body))
+            return body
         self._unopened[inode] = file
         if len(self._unopened) > MOST_UNOPENED:
             self._close_oldest()
         try:
-            return file.read(position, size)
+            data = file.read(position, size)
         except SlowWork as slow:
             slow.work = self._kept_open(inode, slow.work)
             raise
+        self.callers.read(len(data))
+        return data
 
     def _kept_open(self, inode: int, work: Callable[[], object]) -> Callable[[], None]:
         """The same work; the file stays open until it is done."""

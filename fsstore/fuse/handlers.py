@@ -97,7 +97,6 @@ class RequestHandlers:
         if core.is_no_open:
             self.by_opcode |= {Opcode.OPEN: self.unsupported, Opcode.READ: self.read_unopened}
         self._core = core
-        self._callers = core.callers
         self._store = store
         self._channel = channel
         self._send = channel.send
@@ -202,12 +201,10 @@ class RequestHandlers:
     def read_unopened(self, unique: int, inode: int, request: memoryview) -> None:
         _, position, size = RANGE.unpack_from(request, ARGUMENTS)
         data = self._core.read_unopened(inode, position, size)
-        self._callers.read(len(data))
         self._channel.send_with(wire.header(unique, len(data)), data)
 
     def read(self, unique: int, _: int, request: memoryview) -> None:
         data = self._core.read(*RANGE.unpack_from(request, ARGUMENTS))
-        self._callers.read(len(data))
         self._channel.send_with(wire.header(unique, len(data)), data)
 
     def write(self, unique: int, _: int, request: memoryview) -> None:
