@@ -74,14 +74,18 @@ def times_of(store: MessageStore, ranges: Iterable[QueueRange]) -> tuple[int, in
 
 
 def fitting_span_ms(first_ms: int, last_ms: int, most: int) -> int:
-    """The shortest of SPANS_MS of which at most `most` hold both times, or the longest."""
-    return next((one for one in SPANS_MS if (last_ms - first_ms) // one < most), SPANS_MS[-1])
+    """The shortest of SPANS_MS of which at most `most` hold both times, or a multiple of the longest."""
+    apart_ms, longest_ms = last_ms - first_ms, SPANS_MS[-1]
+    return next((one for one in SPANS_MS if apart_ms // one < most), longest_ms * (apart_ms // (longest_ms * most) + 1))
 
 
 def edges_of(first_ms: int, last_ms: int, span_ms: int) -> list[int]:
     """The edges of spans that hold both times: multiples of the span since a local midnight, with the zone's offset at
-    the first time. ValueError: they are more than MOST_SPANS."""
-    offset = datetime.fromtimestamp(first_ms / 1000).astimezone().utcoffset()
+    the first time. ValueError: they are more than MOST_SPANS, or the first time is in no calendar."""
+    try:
+        offset = datetime.fromtimestamp(first_ms / 1000).astimezone().utcoffset()
+    except (OverflowError, OSError) as error:
+        raise ValueError(f"{first_ms:,} ms is in no calendar") from error
     shift_ms = 0 if offset is None else int(offset.total_seconds() * 1000)
     begin_ms = (first_ms + shift_ms) // span_ms * span_ms - shift_ms
     count = (last_ms - begin_ms) // span_ms + 1

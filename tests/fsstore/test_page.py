@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from engine import Message, MessageStore, QueueState
+from engine import Message, MessageStore, QueueState, StoreConfig
 from engine.derived.consume_queues import ConsumeQueues
+from fsstore.query.hist import edges_of, fitting_span_ms
 from fsstore.serve.access import AccessError, Tokens
 from fsstore.serve.connection import Request
 from fsstore.serve.page import search as search_module
 from fsstore.serve.page.body import DEEPEST, JSON_BYTES, MOST_NODES, TEXT_BYTES, image_type, preview_of, shown_body
+from fsstore.serve.page.chart import FEWEST_BARS, MOST_BARS, chart_of
 from fsstore.serve.page.messages import newest
 from fsstore.serve.page.overview import PAGE_TOPICS, topics_page
 from fsstore.serve.page.rendering import human_size, human_span, human_time, visible
@@ -189,6 +191,25 @@ def test_a_search_without_time_goes_on_page_by_page(tmp_path: Path, monkeypatch:
             selection = replace(selection, before=listed.before)
     assert found == wanted[::-1]
     assert pages > 5
+
+
+def test_a_histogram_of_messages_that_are_a_century_apart(tmp_path: Path) -> None:
+    times = [0, 4_000_000_000_000]
+    with MessageStore.open(tmp_path, StoreConfig(clock=lambda: times[0]), create=True) as store:
+        for time_ms in (0, 4_000_000_000_000):
+            times[0] = time_ms
+            store.put(Message("orders", b"odd"), queue=0)
+        selection = Selection("orders")
+        chart = chart_of(Search(store, ServedTree(str(tmp_path), lambda: None), selection), selection.ranges(store))
+    assert chart is not None
+    assert FEWEST_BARS < len(chart.bars) <= MOST_BARS + 1
+    assert [bar.messages for bar in chart.bars if bar.messages] == [1, 1]
+
+
+@pytest.mark.parametrize("first_ms", [-(1 << 62), 1 << 62])
+def test_a_time_in_no_calendar_has_no_spans(first_ms: int) -> None:
+    with pytest.raises(ValueError, match=r"calendar|out of range"):
+        edges_of(first_ms, (1 << 63) - 1, fitting_span_ms(first_ms, (1 << 63) - 1, 60))
 
 
 # what people read

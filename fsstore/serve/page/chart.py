@@ -64,14 +64,18 @@ class Chart:
 
 
 def chart_of(search: Search, ranges: Sequence[QueueRange]) -> Chart | None:
-    """The chart of all messages of the ranges; None: there are none, or too many queues. Errors as Search."""
+    """The chart of all messages of the ranges; None: there are none, too many queues, or a time that is in no calendar.
+    Errors as Search."""
     store, selection = search.store, search.selection
     most_bars = min(MOST_LOOKUPS // max(len(ranges), 1), MOST_BARS)
     times = times_of(store, ranges) if most_bars >= FEWEST_BARS else None
     if times is None:
         return None
     span_ms = fitting_span_ms(*times, most_bars)
-    edges = edges_of(*times, span_ms)
+    try:
+        edges = edges_of(*times, span_ms)
+    except ValueError:
+        return None
     borders = [borders_of(store, chosen, edges) for chosen in ranges]
     ends = (
         [one.start, *border.clip(one.start, one.end).tolist(), one.end]

@@ -183,10 +183,9 @@ def spans_of(found: Mapping[str, MessagesData]) -> tuple[list[int], int] | None:
     if not times:
         return None
     span_ms = fitting_span_ms(min(times), max(times), MOST_BARS - 1)
-    span_ms *= (max(times) - min(times)) // (span_ms * (MOST_BARS - 1)) + 1  # the longest of the usual may be too short
     try:
         edges = edges_of(min(times), max(times), span_ms)
-    except (ValueError, OverflowError, OSError):
+    except ValueError:
         return None
     return (edges, span_ms) if edges[0] >= 0 and len(edges) <= MOST_BARS + 1 else None
 
