@@ -399,7 +399,6 @@ def rare(*script: object) -> RareOperations:
 RARE: list[tuple[str, tuple[object, ...]]] = [
     ("statfs", (None,)),
     ("mknod", (1, b"name", 0o644, 0, None)),
-    ("rmdir", (1, b"name", None)),
     ("symlink", (1, b"name", b"target", None)),
     ("link", (INODE, 1, b"name", None)),
     ("setxattr", (INODE, b"user.name", b"value", None)),
