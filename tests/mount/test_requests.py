@@ -430,6 +430,7 @@ def test_every_request_of_pyfuse3_is_answered_here_or_there() -> None:
         "setattr",
         "create",
         "unlink",
+        "rmdir",
         "rename",
         "getxattr",
         "listxattr",
