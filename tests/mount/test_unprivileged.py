@@ -56,7 +56,7 @@ def test_an_ordinary_users_mount_outlives_its_daemon() -> None:
                 "REACHED": " ".join(map(str, parts)), "CLOSED": " ".join(map(str, closed(parts))),
                 "REPOSITORY": str(REPOSITORY),
             }  # fmt: skip
-            command = ["unshare", "-m", "--propagation", "slave", "sh", "-c", AS_NOBODY, "sh", str(folder), *command]
+            command = ["unshare", "-m", "--propagation", "private", "sh", "-c", AS_NOBODY, "sh", str(folder), *command]
         done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert " passed" in done.stdout

@@ -204,7 +204,7 @@ def test_a_full_disk_costs_only_that_it_is_found_out_again(
         patched.setattr(ranges, "open_or_create", full)
         known = keep(store, 0, 1000)
         assert store.known_ranges.content(known) is None
-    assert "found out again" in (store.stats().last_ignored_error or "")
+    assert "found again" in (store.stats().last_ignored_error or "")
     store.known_ranges.keep(known, b"told")
     assert store.known_ranges.content(known) == b"told"
 
