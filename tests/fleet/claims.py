@@ -344,6 +344,7 @@ def session(network: Network, folder: Path, master: str) -> Iterator[SparkSessio
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": QUICK_START,
         "spark.executor.memory": "600m",
+        "spark.locality.wait": "20s",  # three hosts share this machine's processors: one may be busy for Spark's 3 s
         "spark.sql.shuffle.partitions": "3",
         "spark.ui.showConsoleProgress": "false",
         "spark.local.dir": str(folder / "spark"),
