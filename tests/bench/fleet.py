@@ -313,10 +313,11 @@ def by_polars(files: Sequence[tuple[str, int]]) -> None:
 def request_rows(place: Place) -> Iterator[Row]:
     """The server's processor time for a request, on a connection that stays and on one of its own, as Hadoop's client
     makes; and for a MiB of a warm file."""
-    for name, asked in (("GETFILESTATUS", "GETFILESTATUS"), ("OPEN of 4 KiB", "OPEN&direct=1&offset=8&length=4096")):
+    kinds = ("a GETFILESTATUS", "GETFILESTATUS"), ("an OPEN of 4 KiB", "OPEN&direct=1&offset=8&length=4096")
+    for name, asked in kinds:
         for suffix, how, stays in (("", "kept alive", True), (" alone", "on its own connection", False)):
             run = partial(request_us, place, asked, stays)
-            yield bound(f"fleet {name.partition(' ')[0]}{suffix}", f"server: CPU of a {name}, {how}", "µs", run)
+            yield bound(f"fleet {name.split()[1]}{suffix}", f"server: CPU of {name}, {how}", "µs", run)
     yield bound("fleet MiB", "server: CPU of a MiB of a warm file", "ms", partial(mib_ms, place))
 
 
