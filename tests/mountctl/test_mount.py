@@ -311,7 +311,7 @@ def test_umount_names_another_mount_namespace_that_holds_the_mount(site: Site, m
     site.mounted()
     pid = daemon_pid(site)
     # a copy of every mount would keep the daemons of tests that run beside this one
-    others = f"findmnt -rn -t fuse.fsstore -o TARGET | grep -vxF {site.mountpoint} | xargs -r umount -cil"
+    others = f"findmnt -rn -t fuse.fsstore -o TARGET | grep -vxF {site.mountpoint} | xargs -r -n 1 umount -cil"
     command = ["unshare", "-m", "--propagation", "private", "sh", "-c", f"{others}; exec sleep 60"]
     with ended(subprocess.Popen(command)) as other:
         ours = os.readlink("/proc/self/ns/mnt")
