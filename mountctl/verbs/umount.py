@@ -167,7 +167,9 @@ def _holders_of(mount: Mount) -> Iterator[str]:
         if namespace in seen:
             return False
         seen.add(namespace)
-        return mount.device in (other.device for other in mounts(process / "mountinfo"))
+        # another mount may have the device's number by now
+        there = ((other.device, other.store) for other in mounts(process / "mountinfo"))
+        return (mount.device, mount.store) in there
 
     return _processes(holds)
 

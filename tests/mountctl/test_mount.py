@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +26,8 @@ import pytest
 from engine import writer_of
 from fsstore.fuse.mount import ENDING_SIGNALS
 from mountctl.daemon import CATCHABLE_SIGNALS, CRASHES
+from mountctl.places import mount_at
+from mountctl.verbs.umount import _holders_of
 from tests.mountctl.conftest import DEADLINE_SECONDS, Site, eventually, fill, is_mounted, mountctl, succeed, tree
 
 
@@ -309,6 +312,8 @@ def test_umount_needs_no_status_of_a_mount_that_is_not_written(site: Site, monke
 def test_umount_names_another_mount_namespace_that_holds_the_mount(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mountctl.verbs.umount.NAMESPACE_SECONDS", 0.2)
     site.mounted()
+    mount = mount_at(site.mountpoint)
+    assert mount is not None
     pid = daemon_pid(site)
     # a copy of every mount would keep the daemons of tests that run beside this one
     others = f"findmnt -rn -t fuse.fsstore -o TARGET | grep -vxF {site.mountpoint} | xargs -r -n 1 umount -cil"
@@ -322,6 +327,8 @@ def test_umount_names_another_mount_namespace_that_holds_the_mount(site: Site, m
         assert time.monotonic() - began < 30
         assert refused.returncode == 75
         assert f"the mount namespace of sleep ({other.pid}) holds it" in refused.stderr
+        reused = replace(mount, store=Path("/another"))
+        assert list(_holders_of(reused)) == [], "a mount that has the device's number by now holds another store"
         eventually(lambda: "is unmounted here, but still in use" in site.log_text(), "the log says so")
         assert not gone(pid)
     eventually(lambda: gone(pid), "the daemon closes the store")
