@@ -51,8 +51,8 @@ class Caller(NamedTuple):
 
 
 class Callers:
-    """What each caller published and read. Each call takes constant time, but for `by_user` and `by_process`.
-    Thread safety: any."""
+    """Figures of each caller: messages and bytes published, bytes read. Each call takes constant time, but for
+    `by_user` and `by_process`. Thread safety: any."""
 
     def __init__(self, accounts: Accounts) -> None:
         self._accounts = accounts

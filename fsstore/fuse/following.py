@@ -56,17 +56,16 @@ class Following:
         waiting.register(ended, select.POLLIN)
         try:
             while True:
-                self._log_changes()
+                began_s = time.monotonic()
+                self._look()
+                least_s = min(self._interval_s, LEAST_INTERVAL_S)
+                time.sleep(max(0.0, began_s + least_s - time.monotonic()))
                 if news is None and (news := self._store.watch_news()) is not None:
                     waiting.register(news.descriptor, select.POLLIN)
                 if any(found == ended for found, _ in waiting.poll(math.ceil(self._interval_s * 1_000))):
                     return
                 if news is not None:
                     news.drain()
-                began_s = time.monotonic()
-                self._look()
-                least_s = min(self._interval_s, LEAST_INTERVAL_S)
-                time.sleep(max(0.0, began_s + least_s - time.monotonic()))
         finally:
             if news is not None:
                 news.close()
@@ -75,6 +74,7 @@ class Following:
         try:
             self._store.refresh()
             self._core.followed()
+            self._log_changes()
         except (StoreError, OSError) as error:
             text = f"following the writer failed: {error}"
             LIMITED_LOG.log_once(log, logging.WARNING, text, text)

@@ -13,7 +13,7 @@ _NOT_FOUND = (126, 127)
 """Exit codes of a shell that can't run the command."""
 _PIECE_BYTES = 64 << 10
 _SAID_BYTES, _SAID_CHARACTERS = 4 << 10, 200
-"""What is kept of the command's standard error, and what a reason has of it."""
+"""Limits of the command's standard error: bytes that are kept, characters in a reason."""
 
 
 class DecodeError(Exception):
@@ -29,9 +29,9 @@ class NoDecoderError(DecodeError):
 
 
 def decode(command: str, body: bytes, slot: tuple[str, int, int], seconds: float, most_bytes: int) -> bytes:
-    """What a shell's `command` prints for a body on its standard input. Its environment is this process's, with topic,
-    queue and queue offset of `slot` in MQ_TOPIC, MQ_QUEUE and MQ_OFFSET. When this returns, its process group is gone.
-    Blocks. NoDecoderError; DecodeError: it fails, takes longer than `seconds`, or prints more than
+    """The output of a shell's `command` for a body on its standard input. Its environment is this process's, with the
+    topic, the queue and the queue offset of `slot` in MQ_TOPIC, MQ_QUEUE and MQ_OFFSET. When this returns, its process
+    group is gone. Blocks. NoDecoderError; DecodeError: it fails, takes longer than `seconds`, or prints more than
     `most_bytes`."""
     about = dict(zip(("MQ_TOPIC", "MQ_QUEUE", "MQ_OFFSET"), map(str, slot), strict=True))
     until_s = time.monotonic() + seconds

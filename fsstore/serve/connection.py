@@ -247,7 +247,7 @@ class Connection:
 
     @property
     def _socket_stream(self) -> TcpStream:
-        """What is below TLS or HTTP."""
+        """The TCP connection, below TLS or HTTP."""
         return self._stream.transport_stream if isinstance(self._stream, trio.SSLStream) else self._stream
 
     async def _send_file(self, answer: Answer, file: FileIO, run: RunInThread) -> None:

@@ -14,14 +14,14 @@ from fsstore.fuse.following import Following
 
 
 class FaultyStore:
-    """A store whose looks fail at first."""
+    """A store whose looks fail at first, each at its begin and at its end."""
 
-    index_state = IndexState("in use")
     queues_derived = None
     not_shown: tuple[str, ...] = ()
 
     def __init__(self, *faults: Exception) -> None:
         self._faults = list(faults)
+        self._late_faults = list(faults)
         self.healthy = trio.Event()
 
     def watch_news(self) -> None:
@@ -30,7 +30,13 @@ class FaultyStore:
     def refresh(self) -> None:
         if self._faults:
             raise self._faults.pop(0)
+
+    @property
+    def index_state(self) -> IndexState:
+        if self._late_faults:
+            raise self._late_faults.pop(0)
         trio.from_thread.run_sync(self.healthy.set)
+        return IndexState("in use")
 
 
 @pytest.mark.parametrize("fault", [OSError("no"), ReadOnlyStoreError("no"), ZeroDivisionError("no"), KeyError("no")])

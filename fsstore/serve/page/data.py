@@ -1,4 +1,4 @@
-"""What the page of one server asks of another one, as JSON: both ends of it.
+"""Questions of one server's page to another server, with answers in JSON: both ends of them.
 
 /page/data/topics?find=…      topics whose names contain a text, and the state of store and mount
 /page/data/messages?…         messages of a selection, newest first

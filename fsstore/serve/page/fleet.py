@@ -52,7 +52,7 @@ class FleetRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Answers(Generic[T]):
-    """What brokers answer, and the reasons of those that do not, each by the broker's name."""
+    """Answers of brokers, and the reasons of those without one, each by the broker's name."""
 
     found: Mapping[str, T]
     problems: Mapping[str, str]
