@@ -27,8 +27,8 @@ def epochs(master: ScriptedMaster) -> None:
 
 
 def test_epochs(master: ScriptedMaster, site: Site) -> None:
-    """2.1 The copy has the log over all epochs, and the epochs themselves in `epochFileCheckpoint` as the broker has
-    them; status, metrics and `mountctl top` have the epoch, and the offset up to which the log is confirmed."""
+    """2.1 The copy has the log of all epochs. It stores the epochs themselves in `epochFileCheckpoint`, as the
+    broker does. Status, metrics and `mountctl top` show the epoch and the confirmed offset of the log."""
     with replica(master, site.store):
         site.mounted("--follow")
         eventually(lambda: replica_of(site.store)["state"] == "in sync", "a note")
@@ -41,8 +41,8 @@ def test_epochs(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_confirmed(master: ScriptedMaster, site: Site) -> None:
-    """2.2 Only what the master says is confirmed is stored, acknowledged and shown; up to 64 MiB of the rest are held
-    in memory, and where there is more, the connection begins anew."""
+    """2.2 Only data that the master reports as confirmed is stored, acknowledged and shown. Up to 64 MiB of
+    unconfirmed data are held in memory; if there is more, the connection begins anew."""
     confirmed = master.store.physical_end
     make(master, site.store)
     master.confirmed_end = confirmed
@@ -58,15 +58,15 @@ def test_confirmed(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_learner(master: ScriptedMaster, site: Site) -> None:
-    """2.3 The copy is a learner (`asyncLearner`) without a broker id: the controller does not know it, never makes it
-    the master, and no write waits for it as for a member of the SyncStateSet."""
+    """2.3 The copy is a learner (`asyncLearner`) without a broker id. The controller does not know it and never
+    makes it the master. No write waits for it as for a member of the SyncStateSet."""
     make(master, site.store)
     assert master.handshakes == [bytes.fromhex("00000001 0000 0001 ffffffffffffffff")]
 
 
 def test_diverged(master: ScriptedMaster, site: Site) -> None:
-    """2.4 A master whose epochs say that the copy has bytes which its log lacks is refused by name; nothing is cut,
-    neither log nor epochs change."""
+    """2.4 A master is refused by name if its epochs show that the copy has bytes that the master's log lacks.
+    Nothing is cut: neither log nor epochs change."""
     make(master, site.store)
     before, epochs = bytes_below(site.store), (site.store / "epochFileCheckpoint").read_bytes()
     master.epochs[1:] = [(3, master.epochs[1][1] - 200)]
@@ -77,8 +77,8 @@ def test_diverged(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_tampered(master: ScriptedMaster, site: Site) -> None:
-    """2.5 A handshake or a header with a field that can't be right, or with an epoch that is not of the handshake, ends
-    the connection; nothing of it is stored, and the next connection begins anew."""
+    """2.5 An invalid field in a handshake or a header, or an epoch that is not the handshake's, ends the connection.
+    Nothing of it is stored, and the next connection starts afresh."""
     answers: list[bytes] = []
     frames: list[bytes] = []
 
@@ -98,7 +98,7 @@ def test_tampered(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_promoted(master: ScriptedMaster, site: Site) -> None:
-    """2.6 `mountctl promote` leaves the epochs of its log, for a broker with a controller."""
+    """2.6 `mountctl promote` keeps the epochs of the log, for a broker with a controller."""
     make(master, site.store)
     elect(master, 9)
     make(master, site.store)
@@ -108,7 +108,7 @@ def test_promoted(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_bare(master: ScriptedMaster, site: Site) -> None:
-    """2.7 With `--remoting none` and `-o enableControllerMode=true` a copy begins where the broker's log does."""
+    """2.7 With `--remoting none` and `-o enableControllerMode=true` a copy begins where the broker's log begins."""
     publish(master.store, 400)
     master.begin = 64 << 10
     options = ["-o", "mappedFileSizeCommitLog=64K,enableControllerMode=true", "--remoting", "none"]

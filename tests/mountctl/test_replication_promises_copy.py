@@ -68,8 +68,8 @@ def replica_of(place: Path) -> dict[str, object]:
 
 
 def test_equal(master: ScriptedMaster, site: Site) -> None:
-    """1.1 A copy has the master's log byte for byte, and every message and key of it; a mount that follows it shows
-    messages as they come."""
+    """1.1 A copy has the master's log byte for byte, and every message and key in it. A mount that follows the copy
+    shows messages as they come."""
     publish(master.store, 300)
     with replica(master, site.store):
         site.mounted("--follow")
@@ -81,7 +81,7 @@ def test_equal(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_acknowledged(master: ScriptedMaster, site: Site) -> None:
-    """1.2 What is acknowledged to the master is on this disk, whole, and the checksums of its bodies are right."""
+    """1.2 The copy acknowledges only whole messages that are on its disk and have correct body checksums."""
     publish(master.store, 100)
     with replica(master, site.store) as process:
         process.kill()
@@ -93,8 +93,8 @@ def test_acknowledged(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_begin(master: ScriptedMaster, site: Site) -> None:
-    """1.3 A new copy begins with the oldest file of the master's log; each further connection begins 64 KiB before the
-    copy's end, and compares what comes with what is there."""
+    """1.3 A new copy begins with the oldest file of the master's log. Each later connection begins 64 KiB before the
+    copy's end, and compares the incoming bytes with its own."""
     publish(master.store, 600)
     master.begin = 64 << 10
     make(master, site.store)
@@ -104,9 +104,9 @@ def test_begin(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_settings(master: ScriptedMaster, site: Site, tmp_path: Path) -> None:
-    """1.4 Topics, group offsets, subscription groups and delay offsets are in `config/` as the master has them, and are
-    asked for every 5 s. With `--remoting none` they are not: status says so, and the size of files comes from `-o
-    mappedFileSizeCommitLog`."""
+    """1.4 `config/` has topics, group offsets, subscription groups and delay offsets as the master has them; the
+    copy asks for them every 5 s. With `--remoting none` it does not ask. Status then says so, and the file size
+    comes from `-o mappedFileSizeCommitLog`."""
     publish(master.store, 20)
     master.store.commit_offset("group", "topic-0", 0, 2)
     (master.folder / "config/subscriptionGroup.json").write_text('{"subscriptionGroupTable":{}}')
@@ -129,9 +129,9 @@ def test_settings(master: ScriptedMaster, site: Site, tmp_path: Path) -> None:
 
 
 def test_refused(master: ScriptedMaster, site: Site) -> None:
-    """1.5 A master whose log does not continue the copy is refused by name, and the process ends with 65: a log that
-    diverged, is shorter, begins behind the copy's end, or has files of another size; another broker. The copy is as it
-    was."""
+    """1.5 The copy refuses a master whose log does not continue its own, names the reason, and exits with 65.
+    Reasons are a log that diverged, is shorter, begins after the copy's end, or has files of another size, and
+    another broker. The copy stays as it was."""
     publish(master.store, 50)
     make(master, site.store)
     before, true_bytes, settings = bytes_below(site.store), master.log_bytes, dict(master.settings)
@@ -155,8 +155,8 @@ def test_refused(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_broken(master: ScriptedMaster, site: Site) -> None:
-    """1.6 Bytes that are no frame, or no whole record with a right body, end the connection; none of them reaches the
-    copy, and the next connection begins anew."""
+    """1.6 Bytes that are not a frame, or not a whole record with a correct body, end the connection. None of them
+    reaches the copy, and the next connection starts afresh."""
     publish(master.store, 50)
     changed: list[int] = []
 
@@ -174,8 +174,8 @@ def test_broken(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_killed(master: ScriptedMaster, site: Site) -> None:
-    """1.7 A replica that was killed goes on, with no message lost or mixed. After a power cut, what is damaged behind
-    the last flush is cut, with a copy in `fsstore/damaged`, and fetched again."""
+    """1.7 A replica that was killed goes on, with no message lost or mixed. After a power cut, damage after the last
+    flush is cut off, kept in `fsstore/damaged`, and fetched again."""
     publish(master.store, 40)
     for turn in range(3):
         with replica(master, site.store) as process:
@@ -197,7 +197,7 @@ def test_killed(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_full(master: ScriptedMaster, site: Site, tmp_path: Path) -> None:
-    """1.8 A full disk stops the copy, and it goes on when there is room."""
+    """1.8 A full disk stops the copy. It goes on when there is space again."""
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=True)
@@ -222,7 +222,7 @@ def test_full(master: ScriptedMaster, site: Site, tmp_path: Path) -> None:
 
 
 def test_written_by_its_replication(master: ScriptedMaster, site: Site) -> None:
-    """1.9 A replica is written by its replication alone; any other writer is refused until `mountctl promote`, which is
+    """1.9 Only its replication writes to a replica. Any other writer is refused until `mountctl promote`, which is
     refused while the replication runs."""
     publish(master.store, 20)
     with replica(master, site.store):
@@ -235,7 +235,7 @@ def test_written_by_its_replication(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_promoted(master: ScriptedMaster, site: Site) -> None:
-    """1.10 A promoted replica is a store to write, with its master's sizes of files: for a mount, or for a broker with
+    """1.10 A promoted replica is a writable store with its master's file sizes, for a mount, or for a broker with
     the master's `broker.conf`."""
     publish(master.store, 60)
     make(master, site.store)
@@ -249,8 +249,8 @@ def test_promoted(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_begun_again(master: ScriptedMaster, site: Site) -> None:
-    """1.11 `mountctl replicate --begin-again` sets the old copy aside in `fsstore/damaged`, and makes a new one;
-    nothing is deleted."""
+    """1.11 `mountctl replicate --begin-again` moves the old copy to `fsstore/damaged`, and makes a new one. Nothing
+    is deleted."""
     publish(master.store, 30)
     make(master, site.store)
     before = {Path(name).relative_to(site.store): data for name, data in bytes_below(site.store).items()}
@@ -264,9 +264,9 @@ def test_begun_again(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_told(master: ScriptedMaster, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """1.12 `mountctl status STORE`, `@store/status.json`, the metrics and `mountctl top` of a mount that follows have
-    master, state, reason, lag and when the master was heard last, noted each second; "not running" 10 s after the last
-    note."""
+    """1.12 `mountctl status STORE`, and `@store/status.json`, the metrics and `mountctl top` of a following mount
+    show master, state, reason, lag and when the master was last heard. The replication notes these each second; 10 s
+    after the last note the state is "not running"."""
     publish(master.store, 30)
     with replica(master, site.store) as process:
         site.mounted("--follow")
@@ -287,7 +287,7 @@ def test_told(master: ScriptedMaster, site: Site, monkeypatch: pytest.MonkeyPatc
 
 
 def test_woken(master: ScriptedMaster, site: Site) -> None:
-    """1.13 A mount that follows a replica of its host is woken by it: messages show without the wait for
+    """1.13 The replica wakes a mount on its host that follows it, so messages show without the wait for
     `follow_interval_ms`."""
     publish(master.store, 10)
     with replica(master, site.store):
@@ -302,8 +302,8 @@ def test_woken(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_both(master: ScriptedMaster, site: Site) -> None:
-    """1.14 `mountctl mount --replicate HOST STORE MOUNTPOINT` starts both, the copy and a mount that follows it; the
-    copy's process ends when the mount is gone."""
+    """1.14 `mountctl mount --replicate HOST STORE MOUNTPOINT` starts both the copy and a mount that follows it. When
+    the mount is gone, the copy's process ends."""
     publish(master.store, 20)
     with at_neighbouring_ports(master) as address:
         site.mounted("--replicate", address)
@@ -318,8 +318,8 @@ def test_both(master: ScriptedMaster, site: Site) -> None:
 
 
 def test_served_on(master: ScriptedMaster, site: Site, tmp_path: Path) -> None:
-    """1.15 `mountctl replicate -o brokerRole=ASYNC_MASTER,haListenPort=PORT` serves the copy to replicas of its own, as
-    a mount does its store (5.1 to 5.4, 5.9)."""
+    """1.15 `mountctl replicate -o brokerRole=ASYNC_MASTER,haListenPort=PORT` serves the copy to other replicas, as a
+    mount serves its store (5.1 to 5.4, 5.9)."""
     port, last = free_port(), tmp_path / "last"
     publish(master.store, 200)
     make(master, site.store)

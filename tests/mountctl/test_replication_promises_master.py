@@ -107,8 +107,8 @@ def synced(master: Served, text: bytes, flags: int = APPENDING) -> None:
 
 @pytest.mark.parametrize("asks", [0, 1])
 def test_it_sends_the_whole_log(site: Site, asks: int) -> None:
-    """5.1 A mount with `brokerRole=ASYNC_MASTER` sends its log, equal in each byte, to each replica that connects to
-    `haListenPort`: a new one, which reports 0 or 1, gets all that there is, one with a log gets what follows its
+    """5.1 A mount with `brokerRole=ASYNC_MASTER` sends its log, byte for byte, to each replica that connects to
+    `haListenPort`. A new replica, which reports 0 or 1, gets the whole log; one with a log gets what follows its
     end."""
     master = served(site)
     end = master.publish(400)
@@ -121,8 +121,8 @@ def test_it_sends_the_whole_log(site: Site, asks: int) -> None:
 
 
 def test_it_waits_for_no_asynchronous_replica(site: Site) -> None:
-    """5.2 It sends whole records, once readers of the mount see them, and waits for no replica: one that reads nothing
-    keeps no writer and no other replica waiting."""
+    """5.2 The mount sends whole records, as soon as its own readers see them. It waits for no replica: one that
+    stops reading delays neither writers nor other replicas."""
     master = served(site)
     with ScriptedReplica(master.address, receive_buffer=4096) as stuck, master.replica(0) as replica:
         stuck.report(0)
@@ -134,8 +134,8 @@ def test_it_waits_for_no_asynchronous_replica(site: Site) -> None:
 
 
 def test_it_listens_on_the_loopback_alone(site: Site) -> None:
-    """5.3 It listens on the loopback alone, where its own user and root may connect, and the kernel says whose socket
-    it is; `haListenAddress` with another address needs `haAllow`, and only those networks get in."""
+    """5.3 The mount listens only on the loopback. There its own user and root may connect; the kernel says which
+    user owns a socket. `haListenAddress` with another address needs `haAllow`, and only those networks may connect."""
     done = site.mount("-o", "brokerRole=ASYNC_MASTER,haListenAddress=0.0.0.0")
     assert done.returncode == os.EX_USAGE
     assert "haAllow" in done.stderr
@@ -153,8 +153,8 @@ def test_it_listens_on_the_loopback_alone(site: Site) -> None:
 
 
 def test_it_refuses_by_name(site: Site) -> None:
-    """5.4 It closes a connection for a reason, which status and the mount's log have: a replica whose log ends behind
-    this one's, one that acknowledges what it was not sent, one that retention has passed, one that is silent for
+    """5.4 When the mount closes a connection, its log and its status show the reason: the replica's log ends after
+    this one's, it acknowledged bytes that it was not sent, retention has passed it, or it was silent for
     `haHousekeepingInterval`."""
     master = served(
         site, more=",haHousekeepingInterval=2000,haSendHeartbeatInterval=100,maxBytes=128K,cleanResourceInterval=200"
@@ -181,9 +181,9 @@ def test_it_refuses_by_name(site: Site) -> None:
 
 @pytest.mark.parametrize("how", ["fsync", "O_SYNC", "sync_flush"])
 def test_a_sync_waits_for_replicas(site: Site, how: str) -> None:
-    """5.5 With `brokerRole=SYNC_MASTER` an fsync, a write with O_SYNC and, with `--sync-flush`, each write return when
-    their messages are on disk and `inSyncReplicas` replicas have acknowledged them; a replica counts only when it is
-    within `haMaxGapNotInSync`."""
+    """5.5 With `brokerRole=SYNC_MASTER` an fsync, a write with O_SYNC and, with `--sync-flush`, each write return
+    when their messages are on disk and `inSyncReplicas` replicas have acknowledged them. Only replicas within
+    `haMaxGapNotInSync` count."""
     master = served(site, "SYNC_MASTER", ",inSyncReplicas=2,slaveTimeout=30000" + ",sync_flush" * (how == "sync_flush"))
     flags = APPENDING | (os.O_SYNC if how == "O_SYNC" else 0)
     with master.replica(0) as first, master.replica(0) as second:
@@ -211,7 +211,7 @@ def acknowledged(master: Served) -> list[int]:
 
 
 def test_a_sync_fails_after_its_time(site: Site) -> None:
-    """5.6 What the replicas have not acknowledged within `slaveTimeout` fails with ETIMEDOUT, for that call alone: the
+    """5.6 If the replicas do not acknowledge within `slaveTimeout`, that call alone fails with ETIMEDOUT. The
     messages stay, other writers go on, and the next fsync waits for them again."""
     master = served(site, "SYNC_MASTER", ",slaveTimeout=300")
     with opened(master.append, APPENDING) as descriptor:
@@ -233,7 +233,7 @@ def test_a_sync_fails_after_its_time(site: Site) -> None:
 @pytest.mark.parametrize("how", ["kill", "restart"])
 def test_another_daemon_goes_on_serving(site: Site, how: str) -> None:
     """5.7 After a kill of its daemon and after `mountctl restart` the mount serves the same ports again within a
-    second; replicas connect anew and go on, and an fsync that waits for them goes on waiting."""
+    second. Replicas reconnect and go on, and an fsync that waits for them goes on waiting."""
     master = served(site, "SYNC_MASTER", ",slaveTimeout=30000")
     with master.replica(0) as before, in_background(lambda: synced(master, b"paid\n")) as ended:
         while not before.log:
@@ -255,8 +255,8 @@ def test_another_daemon_goes_on_serving(site: Site, how: str) -> None:
 
 
 def test_retention_waits_for_no_replica(site: Site) -> None:
-    """5.8 Retention waits for no replica; one whose next byte is in the oldest file of the log is named in the mount's
-    log, in status and in the metrics."""
+    """5.8 Retention waits for no replica. If a replica's next byte is in the oldest file of the log, the mount's
+    log, status and metrics name it."""
     master = served(site)
     master.publish(600)
     with master.replica(0):
@@ -271,8 +271,8 @@ def metrics(master: Served) -> str:
 
 
 def test_it_answers_six_requests(site: Site) -> None:
-    """5.9 `listenPort` answers the six read-only requests 26, 28, 21, 43, 45 and 201 with the store's settings, the
-    log's bounds, topics, group offsets, delay offsets and subscription groups, and any other one with
+    """5.9 `listenPort` answers six read-only requests: 26, 28, 21, 43, 45 and 201. They return the store's settings,
+    the log's bounds, topics, group offsets, delay offsets and subscription groups. Any other request is answered
     REQUEST_CODE_NOT_SUPPORTED."""
     master = served(site)
     end = master.publish()
@@ -287,8 +287,9 @@ def test_it_answers_six_requests(site: Site) -> None:
 
 
 def test_it_says_how_its_replicas_are(site: Site) -> None:
-    """5.10 `mountctl status`, `status.json`, the metrics and `mountctl top` say the role, how many replicas there are
-    and are in sync, and of each how far it is behind, in bytes and milliseconds, and when it was last heard."""
+    """5.10 `mountctl status`, `status.json`, the metrics and `mountctl top` show the role, the number of replicas,
+    and how many are in sync. For each replica they show how far it is behind, in bytes and milliseconds, and when it
+    was last heard."""
     master = served(site)
     end = master.publish(10)
     with master.replica(0) as replica:
@@ -307,8 +308,8 @@ def test_it_says_how_its_replicas_are(site: Site) -> None:
 
 
 def test_a_power_cut_of_either_costs_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    """5.11 After a power cut of a SYNC_MASTER what an fsync acknowledged is on its disk, and on that of its replica of
-    ours, which can be promoted, too."""
+    """5.11 After a power cut of a SYNC_MASTER, the messages that an fsync acknowledged are on its disk. They are
+    also on the disk of a replica made by `mountctl replicate`, and that replica can be promoted."""
     tally = cut_power(tmp_path, images=10, seed=9)
     assert (tally.findings, tally.images_of_the_master, tally.images_of_the_replica) == ([], 5, 5)
 
@@ -325,8 +326,8 @@ def taken(master: Served) -> socket.socket:
 
 
 def test_a_port_that_another_process_took_meanwhile_is_waited_for(site: Site) -> None:
-    """5.12 When another process takes a port between two servers of a mount, requests wait until it is free, and the
-    mount's log says so."""
+    """5.12 If another process takes a port while one server of a mount replaces another, requests wait until the
+    port is free, and the mount's log says so."""
     master = served(site)
     master.publish()
     with taken(master) as other, in_background(lambda: synced(master, b"paid\n")) as ended:

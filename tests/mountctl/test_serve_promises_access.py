@@ -41,8 +41,8 @@ def answer_to_stranger(server: Server, folder: Path) -> str:
 
 @needs_users
 def test_users_of_this_machine(site: Site) -> None:
-    """2.1 On the loopback, without a token, the server's own user and root may read, and others only if the mount lets
-    them in; the kernel says whose socket it is."""
+    """2.1 On the loopback, without a token, the server's own user and root may read. Other users may read only if
+    the mount lets them in. The kernel tells the server which user owns a socket."""
     fill(site.store)
     for options, answer in (((), "403"), (("--allow-other",), "200")):
         site.mounted(*options)
@@ -53,8 +53,8 @@ def test_users_of_this_machine(site: Site) -> None:
 
 
 def test_other_addresses_take_tls_and_tokens(mounted: Site, tmp_path: Path) -> None:
-    """2.2 The server listens at another address only with a certificate, and tokens or a CA for clients' certificates;
-    `--insecure` does without, and names the protection that is missing."""
+    """2.2 The server listens on another address only with a certificate, and with tokens or a CA for client
+    certificates. `--insecure` lifts this rule, and prints which protection is missing."""
     tokens, certificate = tokens_in(tmp_path / "tokens", a=FIRST_TOKEN), CERTIFICATES / "server.pem"
     for options in ((), ("--tokens", tokens), ("--certificate", certificate)):
         refused = mountctl("serve", mounted.mountpoint, "--listen", "0.0.0.0:0", *options)
@@ -73,8 +73,8 @@ def test_other_addresses_take_tls_and_tokens(mounted: Site, tmp_path: Path) -> N
 
 
 def test_tokens(mounted: Site, tmp_path: Path) -> None:
-    """2.3 A token in `Authorization: Bearer`, or as Hadoop's delegation token, lets its holder in, and any other is
-    answered 401; SIGHUP has the file read again, and certificates too."""
+    """2.3 A valid token, in `Authorization: Bearer` or as Hadoop's delegation token, lets its holder in. Any other
+    token is answered 401. SIGHUP makes the server read the token file and the certificates again."""
     tokens, for_hadoop = tokens_in(tmp_path / "tokens", spark=FIRST_TOKEN, duck=SECOND_TOKEN), tmp_path / "hadoop"
     succeed("serve", mounted.mountpoint, "--tokens", tokens, "--token-file", for_hadoop)
     assert for_hadoop.stat().st_mode & 0o777 == 0o600
@@ -127,7 +127,7 @@ def delegation(token: str) -> str:
 
 
 def test_files_of_tokens(mounted: Site, tmp_path: Path) -> None:
-    """2.4 A file of tokens that other users may read, or with a token of less than 128 bits, is refused."""
+    """2.4 A token file is refused if other users may read it, or if a token in it has less than 128 bits."""
     tokens = tmp_path / "tokens"
     reasons = {
         f"a {FIRST_TOKEN[:31]}": "the token of a is shorter than 128 bits",
@@ -151,8 +151,8 @@ def test_files_of_tokens(mounted: Site, tmp_path: Path) -> None:
 
 
 def test_names_of_the_server(mounted: Site, tmp_path: Path) -> None:
-    """2.5 A request whose `Host` is no name of the server is answered 421, and one that a page of another site sent
-    403."""
+    """2.5 A request whose `Host` is not a name of the server is answered 421. A request that a page of another site
+    sent is answered 403."""
     with served(mounted.mountpoint, tmp_path, "--host", "Broker-A.example") as server:
         for known in ("localhost", "127.0.0.1:9870", "broker-a.example:1", "LOCALHOST", socket.gethostname()):
             assert server.ask("/files/orders/0/0", Host=known).status == 200, known
@@ -164,7 +164,7 @@ def test_names_of_the_server(mounted: Site, tmp_path: Path) -> None:
 
 
 def test_certificates_of_clients(mounted: Site, tmp_path: Path) -> None:
-    """2.6 With `--client-ca`, a client whose certificate that CA has signed may read without a token; another
+    """2.6 With `--client-ca`, a client with a certificate signed by that CA may read without a token. Any other
     certificate ends the handshake."""
     options = "--certificate", CERTIFICATES / "server.pem", "--client-ca", CERTIFICATES / "ca.pem"
     with served(mounted.mountpoint, tmp_path, *options) as server:
@@ -178,7 +178,7 @@ def test_certificates_of_clients(mounted: Site, tmp_path: Path) -> None:
 
 
 def test_tokens_are_not_logged(mounted: Site, tmp_path: Path) -> None:
-    """2.7 No token is in the access log or in the log."""
+    """2.7 Tokens appear neither in the access log nor in the server's log."""
     tokens = tokens_in(tmp_path / "tokens", spark=FIRST_TOKEN)
     with served(mounted.mountpoint, tmp_path, "--tokens", tokens) as server:
         for token in (FIRST_TOKEN, SECOND_TOKEN):
@@ -198,8 +198,8 @@ def test_tokens_are_not_logged(mounted: Site, tmp_path: Path) -> None:
 
 @needs_users
 def test_a_clients_share_of_connections(mounted: Site, tmp_path: Path) -> None:
-    """3.1 A client (a token, a certificate, a user, an address) may have a hundredth of the connections, and one more
-    is answered 429, while others are served."""
+    """3.1 A client (a token, a certificate, a user or an address) may hold a hundredth of the connections. Its next
+    connection is answered 429, while other clients are served."""
     with served(mounted.mountpoint, tmp_path) as server, ExitStack() as stack:
         shown = int(Path(f"/proc/{server.process.pid}/limits").read_text().partition("Max open files")[2].split()[0])
         share = max(min((shown - 512) // 3, 10_000) // 100, 16)
@@ -216,8 +216,8 @@ def test_a_clients_share_of_connections(mounted: Site, tmp_path: Path) -> None:
 
 
 def test_headers_without_end(mounted: Site, tmp_path: Path) -> None:
-    """3.2 Headers of more than 16 KiB are answered 431, headers that take 10 s end the connection, and so do 60 s of
-    silence."""
+    """3.2 Headers of more than 16 KiB are answered 431. Headers that take 10 s, or 60 s of silence, end the
+    connection."""
     with served(mounted.mountpoint, tmp_path) as server:
         with server.connect() as connection:
             connection.sendall(b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 4_000)
@@ -229,7 +229,7 @@ def test_headers_without_end(mounted: Site, tmp_path: Path) -> None:
 
 
 def test_clients_that_take_nothing(site: Site, tmp_path: Path) -> None:
-    """3.3 A client that takes nothing of an answer holds its connection alone; others are served meanwhile."""
+    """3.3 A client that stops reading an answer blocks only its own connection."""
     fill(site.store)
     site.mounted()
     with (site.mountpoint / "orders/1/append").open("wb", buffering=0) as append:
@@ -249,7 +249,7 @@ def test_clients_that_take_nothing(site: Site, tmp_path: Path) -> None:
 
 def test_a_mount_that_goes_and_comes(site: Site, tmp_path: Path) -> None:
     """3.4 While the mount is gone, or another store is mounted in its place, requests are answered 503 with
-    Retry-After; it is served again as soon as it is back."""
+    Retry-After. When the mount is back, requests are served again at once."""
     fill(site.store)
     site.mounted()
     (site.mountpoint / "orders/1/append").write_bytes(b"x" * 100_000 + b"\n")
@@ -280,9 +280,9 @@ def test_a_mount_that_goes_and_comes(site: Site, tmp_path: Path) -> None:
 
 
 def test_a_client_certificate_of_a_driver(mounted: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """5.12 A server that takes client certificates alone is shown that of `FSSTORE_CLIENT_CERTIFICATE`, a file with the
-    chain and its key (PEM), by the driver and a stream's tasks. A certificate that can't be used is an error that names
-    the file."""
+    """5.12 To a server that accepts only client certificates, the driver and a stream's tasks show the certificate
+    in `FSSTORE_CLIENT_CERTIFICATE`, a PEM file with the chain and its key. An unusable certificate is an error that
+    names the file."""
     options = "--certificate", CERTIFICATES / "server.pem", "--client-ca", CERTIFICATES / "ca.pem"
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "ca.pem"))
     with served(mounted.mountpoint, tmp_path, *options) as server:

@@ -67,8 +67,8 @@ def below(root: Path) -> Iterator[Path]:
 
 
 def test_files_by_path(place: Place) -> None:
-    """1.1 `/files/PATH` is the file at PATH in the mount: GET and HEAD, whole or one range of bytes, with its size, its
-    time, and a tag made of both."""
+    """1.1 `/files/PATH` is the file at PATH in the mount. GET and HEAD return the whole file or one byte range, with
+    the file's size, its time, and an ETag made of both."""
     root, server = place.site.mountpoint, place.server
     parquet = next((root / "@parquet/topic=orders/queue=1").iterdir())
     names = ("orders.log", "orders/0.log", "orders/1/7", "orders/keys/ORDER-3", "orders/0/@last", "%RETRY%billing.log")
@@ -94,7 +94,7 @@ def test_files_by_path(place: Place) -> None:
 
 def test_the_calls_of_hadoops_client(place: Place) -> None:
     """1.2 `/webhdfs/v1/PATH` answers GETFILESTATUS, LISTSTATUS, LISTSTATUS_BATCH, GETFILEBLOCKLOCATIONS,
-    GETHOMEDIRECTORY and OPEN as a name node does; the first OPEN is redirected to this server, and no JSON has a
+    GETHOMEDIRECTORY and OPEN as a name node does. The first OPEN is redirected to this server. JSON answers have no
     Content-Type."""
     root, server = place.site.mountpoint, place.server
     found = {}
@@ -147,8 +147,8 @@ def int_mtime(root: Path, path: str) -> int:
 
 
 def test_a_client_that_hangs_up_gets_no_more_than_it_came_for(place: Place) -> None:
-    """1.3 A client that asks for a Parquet file from a column chunk on, and hangs up when it has that chunk, is sent at
-    most half as much again; one that reads on gets the rest."""
+    """1.3 When a client opens a Parquet file at a column chunk and hangs up after that chunk, the server has sent at
+    most half as much again. A client that keeps reading gets the rest of the file."""
     root, server = place.site.mountpoint, place.server
     file = next((root / "@parquet/topic=orders/queue=0").iterdir())
     content, group = file.read_bytes(), pq.ParquetFile(file).metadata.row_group(0)
@@ -180,8 +180,8 @@ def test_a_client_that_hangs_up_gets_no_more_than_it_came_for(place: Place) -> N
 
 
 def test_the_files_of_a_dataset(place: Place) -> None:
-    """1.4 `/datasets?topic=&since=&until=` names the Parquet files that have the messages of a topic, or of all, stored
-    in [since, until): a line of JSON for each, with url, topic, queue, begin, end, bytes and rows."""
+    """1.4 `/datasets?topic=&since=&until=` lists the Parquet files with the messages of one topic, or of all topics,
+    stored in [since, until). Each line is a JSON object with url, topic, queue, begin, end, bytes and rows."""
     root, server = place.site.mountpoint, place.server
 
     def named(question: str) -> list[dict[str, object]]:
@@ -216,9 +216,9 @@ def test_the_files_of_a_dataset(place: Place) -> None:
 
 
 def test_what_is_not_served(place: Place) -> None:
-    """1.5 Files that publish, wait to be published, command or are for one user are not listed, and are answered 405:
-    `append`, `drop`, and all of `@store` but status.json, config.json and metrics. So is any method but GET and
-    HEAD."""
+    """1.5 Some files are not listed and answer 405: `append`, `drop`, and everything in `@store` except status.json,
+    config.json and metrics. Those files publish, hold unpublished data, take commands, or belong to one user. Every
+    method except GET and HEAD is answered 405 as well."""
     server = place.server
     for path in NOT_SERVED:
         for url in (f"/files/{path}", f"/webhdfs/v1/{path}?op=GETFILESTATUS", f"/webhdfs/v1/{path}?op=OPEN&direct=1"):
@@ -236,7 +236,7 @@ def test_what_is_not_served(place: Place) -> None:
 
 
 def test_paths_that_lead_out(place: Place) -> None:
-    """1.6 No path leads out of the mount, by `..`, encoded or not, by NUL, or by a link."""
+    """1.6 No path leads out of the mount: not by `..`, encoded or not, not by NUL, and not by a link."""
     server, outside = place.server, place.site.log.parent / "secret"
     outside.write_text("secret")
     ups = ("..", "%2e%2e", "%2E.", "..%2f..", "orders/../..", "orders/%2e%2e/%2e%2e", ".", "orders/0/7%00", "%00")
@@ -250,8 +250,8 @@ def test_paths_that_lead_out(place: Place) -> None:
 
 
 def test_what_identifies_a_log(place: Place) -> None:
-    """1.7 `/witness` has the number of messages and the newest record; with topic, queue and offset what is in that
-    message's record, or null where there is none."""
+    """1.7 `/witness` returns the number of messages and the newest record. With topic, queue and offset it returns
+    the record of that message, or null if there is none."""
     root, server = place.site.mountpoint, place.server
 
     def facts(message: Path) -> dict[str, str]:
@@ -285,8 +285,8 @@ def test_what_identifies_a_log(place: Place) -> None:
 
 
 def test_a_name_means_the_same_bytes_with_each_version(place: Place) -> None:
-    """1.8 The layout of a Parquet file is part of what its name means: a version that lays files out otherwise gives
-    them other names, and a name that this version does not know is answered 404."""
+    """1.8 The layout of a Parquet file is part of its name. A version that lays files out differently names them
+    differently, and a name that this version does not know is answered 404."""
     known = next((place.site.mountpoint / "@parquet/topic=orders/queue=1").iterdir()).name
     folder, name = "@parquet/topic=orders/queue=1", known.partition(".")[0]
     for suffix, status in ((".parquet", 200), (".2.parquet", 404), (".parquet2", 404), (".v2.tail.parquet", 404)):
@@ -296,9 +296,9 @@ def test_a_name_means_the_same_bytes_with_each_version(place: Place) -> None:
 
 
 def test_positions_of_messages(place: Place) -> None:
-    """1.9 `/positions?of=` takes JSON, {topic: {queue: N}}, and answers with the physical offset of each message N, or
-    null where there is none; for "@TIME", in epoch milliseconds or ISO 8601, with the queue offset of the first message
-    stored at or after it."""
+    """1.9 `/positions?of=` takes JSON, {topic: {queue: N}}, and returns the physical offset of each message N, or
+    null if there is none. For "@TIME" (epoch milliseconds or ISO 8601) it returns the queue offset of the first
+    message stored at or after that time."""
     root, server = place.site.mountpoint, place.server
     orders = root / "orders"
 
@@ -323,8 +323,8 @@ def test_positions_of_messages(place: Place) -> None:
 
 
 def test_a_directory_with_the_files_of_a_time(place: Place) -> None:
-    """1.10 `/webhdfs/v1/@parquet@SINCE-UNTIL/` is `@parquet` with the files that `/datasets` names for these times;
-    they are epoch milliseconds, and either may be missing."""
+    """1.10 `/webhdfs/v1/@parquet@SINCE-UNTIL/` is `@parquet` with only the files that `/datasets` lists for these
+    times. The times are epoch milliseconds, and either may be left out."""
     server, queue = place.server, place.site.mountpoint / "orders/0"
 
     def listed(times: str) -> set[str]:
@@ -355,13 +355,13 @@ def test_a_directory_with_the_files_of_a_time(place: Place) -> None:
 
 
 def test_whether_the_mount_answers(place: Place) -> None:
-    """4.1 `/healthz` says without a token whether the mount answers."""
+    """4.1 `/healthz` says, without a token, whether the mount answers."""
     well = place.server.ask("/healthz")
     assert (well.status, well.body) == (200, b"ok\n")
 
 
 def test_figures_of_the_server(place: Place) -> None:
-    """4.2 `/metrics` has the server's figures in Prometheus' format."""
+    """4.2 `/metrics` has the server's metrics in Prometheus' format."""
 
     def figures() -> dict[tuple[str, tuple[str, ...]], float]:
         text = place.server.ask("/metrics").body.decode()
@@ -379,8 +379,8 @@ def test_figures_of_the_server(place: Place) -> None:
 
 
 def test_a_line_for_each_request(place: Place) -> None:
-    """4.3 `--access-log FILE` has a line for each request: time, client, address, operation, path, begin, size, result
-    and seconds; SIGHUP has it opened anew."""
+    """4.3 `--access-log FILE` writes a line for each request: time, client, address, operation, path, begin, size,
+    result and seconds. SIGHUP makes the server open the file anew."""
     server, moved = place.server, place.site.log.parent / "access.log.1"
     server.ask("/webhdfs/v1/orders/0/11?op=OPEN&direct=1&offset=2&length=3&mark=%0aforged")
     [line] = [one for one in server.logged("/webhdfs/v1/orders/0/11") if one[5:8] == ["2", "3", "200"]]

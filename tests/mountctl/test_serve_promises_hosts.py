@@ -63,9 +63,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 def test_places_of_several_hosts_are_read_as_one(site: Site) -> None:
-    """6.1 `cat`, `tail`, `grep`, `topics`, `status` and `top` take several places, ahead of topics: HOST:PLACE by the
-    user's own ssh, `@GROUP` of `~/.config/fsstore/fleet.toml`, and beside such places a path of this host that begins
-    with `/` or `./`. Messages come in the order of store time, broker and physical offset."""
+    """6.1 `cat`, `tail`, `grep`, `topics`, `status` and `top` take several places, before the topics. A place is
+    HOST:PLACE, by the user's own ssh, or `@GROUP` of `~/.config/fsstore/fleet.toml`. Beside these, a path of this
+    host may be a place; it begins with `/` or `./`. Messages come in the order of store time, broker and physical
+    offset."""
     hosts, here = site.hosts, site.stores / "b"
     both = ["a:order 0", "b:order 1", "a:order 2", "b:order 3", "a:order 4", "b:order 5"]
     assert hosts.succeed("cat", site.a, site.b, "orders").splitlines() == both
@@ -90,8 +91,8 @@ def test_places_of_several_hosts_are_read_as_one(site: Site) -> None:
 
 
 def test_each_line_names_its_broker(site: Site) -> None:
-    """6.2 Each line is behind the name of its broker, where there are several: the name in fleet.toml, or the host, or
-    HOST:PLACE if the host has several places. JSON has it in `broker`, `--format` as `%B`."""
+    """6.2 With several places each line begins with the name of its broker. The name is that in fleet.toml, else the
+    host, or HOST:PLACE if the host has several places. JSON has it in `broker`, `--format` as `%B`."""
     hosts, twice = site.hosts, f"a:{site.stores / 'b'}"
     put(site.stores / "b", "lines", b"one\na:two")
     assert hosts.succeed("cat", site.a, twice, "lines") == f"{twice}:one\n{twice}:a:two\n"
@@ -102,8 +103,8 @@ def test_each_line_names_its_broker(site: Site) -> None:
 
 
 def test_arguments_are_no_part_of_a_command_line(site: Site) -> None:
-    """6.3 The command line on the other host is `mountctl remote`; places, topics and all else go to its standard
-    input. A host's name that begins with `-` is refused."""
+    """6.3 The command line on the other host is just `mountctl remote`. Places, topics and everything else go to its
+    standard input. A host name that begins with `-` is refused."""
     hosts, hostile = site.hosts, site.stores / HOSTILE
     MessageStore.open(hostile, create=True).close()
     put(hostile, "orders", b"reached")
@@ -119,8 +120,8 @@ def test_arguments_are_no_part_of_a_command_line(site: Site) -> None:
 
 
 def test_a_host_without_an_answer_is_named(site: Site) -> None:
-    """6.4 A host that does not answer is named on standard error, and the exit code is 68; the others' messages are
-    printed. A topic that some places lack is read where it is; one that all lack is an error."""
+    """6.4 A host that does not answer is named on standard error, and the exit code is 68; the messages of the other
+    hosts are printed. A topic that some places lack is read from the others. A topic that no place has is an error."""
     hosts = site.hosts
     (hosts.folder / "down/off").touch()
     done = hosts.run("cat", "off:/mnt/mq", site.a, "orders")
@@ -154,9 +155,9 @@ def followed(hosts: Network, *words: str) -> Iterator[tuple[Path, Path]]:
 
 
 def test_a_host_that_is_lost_while_it_is_followed_is_asked_again(site: Site) -> None:
-    """6.5 `tail -f` prints messages of all places as they come. A host that is lost meanwhile is named on standard
-    error and asked again, with growing pauses; no message is missing then, and none comes twice. Ctrl-C ends the
-    processes on all hosts."""
+    """6.5 `tail -f` prints the messages of all places as they come. If the connection to a host is lost, standard
+    error names it, and `tail` tries again with growing pauses. No message is then missing or printed twice. Ctrl-C
+    ends the processes on all hosts."""
     hosts = site.hosts
     with followed(hosts, site.a, site.b, "orders", "-n", "2") as (out, err):
         eventually(lambda: out.read_text() == "a:order 4\nb:order 5\n", "the first part")
@@ -189,7 +190,7 @@ def test_a_host_that_is_lost_while_it_is_followed_is_asked_again(site: Site) -> 
     ],
 )
 def test_another_version_is_refused(site: Site, program: str, reason: str) -> None:
-    """6.6 A host with a version that can't answer, or whose shell prints something, is refused by name."""
+    """6.6 A host is refused by name if its version of fsstore can't answer, or if its shell prints something."""
     site.hosts.install("other", program)
     done = site.hosts.run("topics", "other:/mnt/mq")
     assert (done.returncode, done.stdout) == (NO_ANSWER, "")
@@ -197,8 +198,8 @@ def test_another_version_is_refused(site: Site, program: str, reason: str) -> No
 
 
 def test_a_terminal_gets_no_escape_codes_of_another_host(site: Site) -> None:
-    """6.7 On a terminal, characters of another host's messages that move the cursor or hide text are printed as
-    escapes; elsewhere bodies are printed byte for byte."""
+    """6.7 On a terminal, control characters in another host's messages that move the cursor or hide text are printed
+    as escapes. Elsewhere bodies are printed byte for byte."""
     hosts = site.hosts
     command = [sys.executable, "-m", "mountctl", "cat", site.a, "bills"]
     main, terminal = pty.openpty()
@@ -237,7 +238,7 @@ OTHERS = {
 def test_other_verbs_name_those_that_take_another_host(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """6.8 All other verbs refuse a place of another host, and name the verbs that take one."""
+    """6.8 All other verbs refuse a place on another host, and name the verbs that accept one."""
     assert {*VERBS} == {*OTHERS, *TAKES_PLACES, "remote", "completion"}
     monkeypatch.chdir(tmp_path)
     done = mountctl(verb, *OTHERS[verb])
@@ -250,8 +251,8 @@ def test_other_verbs_name_those_that_take_another_host(
 
 
 def test_messages_are_printed_while_more_are_sent(site: Site) -> None:
-    """6.9 Messages are printed while hosts send more: an answer is not held in memory, and a host waits when nothing
-    reads."""
+    """6.9 Messages are printed while the hosts are still sending. No answer is held in memory as a whole, and a host
+    waits while the output is not read."""
     row = '{"type":"Row","message":{"topic":"orders","queue":0,"offset":0,"body":"eA==","store_time_ms":0}}'
     hello = '{"type":"Hello","version":"1","protocol":2}'
     site.hosts.install("endless", f"echo '{hello}'\nexec yes '{row}'")
@@ -265,9 +266,9 @@ def test_messages_are_printed_while_more_are_sent(site: Site) -> None:
 
 
 def test_activity_of_several_hosts(site: Site, tmp_path: Path) -> None:
-    """6.10 `top` of several places has a line for each broker, and then topics and groups of all, the busiest and the
-    furthest behind first, each with its broker; the line of a host that does not answer, or has no mount there, says
-    so. JSON has an object by broker in each line."""
+    """6.10 `top` over several places prints a line for each broker. Below are the busiest topics and the groups
+    furthest behind, of all brokers, each with its broker's name. If a host does not answer, or has no mount there,
+    its line says so. In JSON each line has an object by broker."""
     hosts = site.hosts
     (hosts.folder / "down/gone").touch()
     for name in ("one", "two"):

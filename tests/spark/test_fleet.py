@@ -103,9 +103,9 @@ def rows(frame: DataFrame) -> list[Row]:
 def test_one_frame_over_all_brokers(
     spark: SparkSession, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """5.1 `fleet(spark, places).messages()` has the messages of all the places, each once, with the name of their
-    broker in the column `broker`. A place is a server, a mount of this host, or a group of the fleet file of these; one
-    that does not answer, or is by ssh, is an error that names it."""
+    """5.1 `fleet(spark, places).messages()` returns the messages of all places, each message once, with the broker's
+    name in the column `broker`. A place is a server, a mount of this host, or a group of the fleet file that has
+    only these. A place that does not answer, or that is reached by ssh, is an error that names it."""
     every = fleet(spark, hosts.places).messages()
     assert every.schema.names == [*MESSAGE_SCHEMA.names, "broker"]
     truth = [row for broker, site in hosts.sites.items() for row in stored(site, broker)]
@@ -127,8 +127,8 @@ def test_one_frame_over_all_brokers(
 
 
 def test_a_condition_on_the_broker_asks_no_other(spark: SparkSession, hosts: Hosts) -> None:
-    """5.2 A condition on `broker`, `topic` or `queue` opens no file of another one, and asks no server of another
-    broker."""
+    """5.2 A condition on `broker`, `topic` or `queue` opens only matching files, and asks only the servers of
+    matching brokers."""
     wanted = fleet(spark, hosts.places).messages().where("broker = 'b' and topic = 'orders' and queue = 1")
     asked_since = time_text(time.time_ns())
     assert rows(wanted) == [row for row in stored(hosts.sites["b"], "b") if row[1:3] == ("orders", 1)]
@@ -141,9 +141,10 @@ def test_a_condition_on_the_broker_asks_no_other(spark: SparkSession, hosts: Hos
 def test_files_that_expire_meanwhile_are_never_missing_in_silence(
     spark: SparkSession, hosts: Hosts, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """5.3 Messages that expire, or are deleted with their topic, between the call and Spark's listing are an
-    ExpiredFilesError, which names broker, queue and offsets; with `onExpired="skip"` they are left out, and a warning
-    names them. Files that go later fail the job, or are left out so. No option of the session changes that."""
+    """5.3 If messages expire, or are deleted with their topic, between the call and Spark's listing, an
+    ExpiredFilesError names broker, queue and offsets. With `onExpired="skip"` they are left out, and a warning names
+    them. Files that disappear later fail the job, or are left out in the same way. No option of the session changes
+    that."""
     part = QueueRange("orders", 0, 100_000, 100_007)
     expired = DatasetFile(f"topic=orders/queue=0/{segment_name(part.begin, part.end).decode()}", part)
     listed, there = ServedSource.files, Counter[str]()
@@ -183,10 +184,10 @@ def test_files_that_expire_meanwhile_are_never_missing_in_silence(
 def test_places_with_one_log_are_read_once(
     spark: SparkSession, hosts: Hosts, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """5.4 Places are one broker if their logs are: at the newest message that both have, what is in its record is the
-    same, its place in the log, its store host and its time among it. The fullest is read, under its own name, and the
-    log says of which others. A copy that was written since is another broker, and two brokers by one name are refused.
-    """
+    """5.4 Two places are one broker if their logs are the same. To compare logs, the newest message that both places
+    have must have the same record, including its place in the log, its store host and its time. The fullest place is
+    read, under its own name, and the log names the other places. A copy that was written to since then is another
+    broker. Two brokers with one name are refused."""
     (tmp_path / "copy").mkdir()
     (tmp_path / "apart").mkdir()
     for folder in ("copy", "apart"):
@@ -215,8 +216,8 @@ def put(site: Site, body: str, topic: str = "orders") -> None:
 
 
 def test_each_broker_is_read_as_of_its_own_moment(spark: SparkSession, hosts: Hosts) -> None:
-    """5.5 A frame has the messages that each broker had when its files were listed, in the call of `messages`, however
-    often it is read; what is published later is in the next frame. There is no common moment of the brokers."""
+    """5.5 A frame has the messages that each broker had when `messages` listed its files, no matter how often the
+    frame is read. Messages published later are in the next frame. Brokers are not read as of one common moment."""
     before = fleet(spark, hosts.places).messages(["orders"])
     truth = rows(before)
     for broker in ("a", "c"):
@@ -229,8 +230,8 @@ def test_each_broker_is_read_as_of_its_own_moment(spark: SparkSession, hosts: Ho
 def test_each_task_reads_one_broker_and_prefers_its_host(
     spark: SparkSession, hosts: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """5.6 Each task reads one broker, and prefers the host that the broker's server names (`--host`). Where a broker
-    has more than 4,000 files, or `locations` is False, Spark is not told of hosts."""
+    """5.6 Each task reads one broker, and prefers the host that the broker's server names (`--host`). If a broker
+    has more than 4,000 files, or `locations` is False, Spark gets no hosts."""
     every, nowhere = (fleet(spark, hosts.places).messages(locations=asked) for asked in (None, False))
     assert preferred(every) == {("a", "host-a"), ("b", "host-b"), ("c", "")}
     assert preferred(nowhere) == {("a", ""), ("b", ""), ("c", "")}
@@ -253,8 +254,8 @@ def preferred(read: DataFrame) -> set[tuple[str, str]]:
 def test_a_ca_of_the_users_own(
     spark: SparkSession, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """5.11 Of a server whose certificate a CA of the user's has signed, `SSL_CERT_FILE` names that CA to the driver's
-    questions, and an `ssl-client.xml` on the class path a trust store to Hadoop's client."""
+    """5.11 If a CA of the user's own signed a server's certificate, `SSL_CERT_FILE` names this CA for the driver's
+    requests. Hadoop's client takes it from a trust store, named by an `ssl-client.xml` on the class path."""
     site = hosts.sites["c"]
     with served(site.mountpoint, tmp_path, "--certificate", CERTIFICATES / "server.pem") as server:
         with pytest.raises(BrokerError, match="CERTIFICATE_VERIFY_FAILED"):
@@ -267,8 +268,8 @@ def test_a_ca_of_the_users_own(
 def test_a_certificate_of_hadoops_client(
     spark: SparkSession, hosts: Hosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """5.13 With `hadoop.ssl.require.client.cert`, Hadoop's client shows such a server the certificate of the key store
-    in its `ssl-client.xml`."""
+    """5.13 With `hadoop.ssl.require.client.cert`, Hadoop's client shows such a server the certificate in the key
+    store of its `ssl-client.xml`."""
     site = hosts.sites["c"]
     options = "--certificate", CERTIFICATES / "server.pem", "--client-ca", CERTIFICATES / "ca.pem"
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "ca.pem"))

@@ -143,9 +143,9 @@ def job(*arguments: str | Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_each_message_of_each_broker_comes_once(tmp_path: Path) -> None:
-    """5.7 `spark.readStream.format("fsstore")` with the option `places` is one stream over all of them, with the
-    broker's name in `broker`: each message comes in one batch, those of a queue in order, whatever is killed and
-    started again, the query, a server or a daemon."""
+    """5.7 `spark.readStream.format("fsstore")` with the option `places` is one stream over all brokers, with the
+    broker's name in `broker`. Each message comes in exactly one batch, and the messages of a queue come in order.
+    This holds when the query, a server or a daemon is killed and started again."""
     kept = tmp_path / "kept"
     kept.mkdir()
 
@@ -178,9 +178,10 @@ def test_each_message_of_each_broker_comes_once(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_is_away_is_named_and_waited_for(spark: SparkSession, tmp_path: Path) -> None:
-    """5.8 While a broker is away, a stream reads the others; the driver's log and the query's progress name it, and
-    when it is back it is read from where it was. After `brokerLossTimeout` the query fails and names it, unless
-    `failOnBrokerLoss` is false. A batch that was begun waits for its brokers as long, in any case."""
+    """5.8 While a broker is away, the stream reads the others. The driver's log and the query's progress name the
+    missing broker. When it is back, reading goes on from the last position. After `brokerLossTimeout` the query
+    fails with an error that names the broker, unless `failOnBrokerLoss` is false. A batch that has begun always
+    waits that long for its brokers."""
     received, checkpoint = Received(), tmp_path / "checkpoint"
     with mounted(tmp_path / "a") as a, mounted(tmp_path / "b") as b:
         publish(a, 0, 10)
@@ -235,10 +236,10 @@ def is_named_away(query: Any) -> bool:
 
 
 def test_brokers_join_and_leave_a_stream(spark: SparkSession, tmp_path: Path) -> None:
-    """5.9 A broker that the checkpoint does not have joins by `startingOffsets`, in a batch without its messages; at
-    the first start all have to answer within a minute. One that is no place any more is not read, and goes on from
-    its position when it is one again. A checkpoint of a single store is that of the only place; of several it is
-    refused."""
+    """5.9 A broker that the checkpoint does not have joins by `startingOffsets`, in a batch without its messages. At
+    the first start all brokers must answer within a minute. A broker that is no longer among the places is not read;
+    if it becomes a place again, it goes on from its position. A checkpoint of a single store is taken for the only
+    place, and refused if there are several places."""
     checkpoint = tmp_path / "checkpoint"
     with mounted(tmp_path / "a") as a, mounted(tmp_path / "b") as b:
         publish(a, 0, 10)
@@ -261,8 +262,8 @@ def test_brokers_join_and_leave_a_stream(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_places_with_one_log_are_one_broker_to_a_stream(spark: SparkSession, tmp_path: Path) -> None:
-    """5.10 Places with one log are one broker to a stream, too, by the name that the checkpoint has. When the place
-    that is read is away, another one stands in as soon as it has what was read."""
+    """5.10 A stream, too, takes places with the same log for one broker, under the name in the checkpoint. When the
+    place that is read is away, another place takes over as soon as it has everything that was read."""
     checkpoint = tmp_path / "checkpoint"
     with mounted(tmp_path / "a") as a:
         publish(a, 0, 10)
