@@ -19,7 +19,7 @@ BY_NAME = {"msg_id", "physical_offset", "store_size", "store_host", "sys_flag", 
 
 def test_metadata_are_attributes(queue: Path) -> None:
     """4.1 `getfattr -d` shows a message's key, tag, times and place as `user.mq.*`, and its properties as
-    `user.mq.property.*`. The other fields are shown by their names: `msg_id`, `physical_offset`, `store_size`,
+    `user.mq.property.*`. The other attributes are read by name: `msg_id`, `physical_offset`, `store_size`,
     `store_host`, `sys_flag`, `flag`, `reconsume_times` and `body_crc`."""
     record = {"body": "one", "keys": "K", "tags": "T", "properties": {"colour": "red"}}
     publish(queue / "append@format=json", json.dumps(record).encode() + b"\n")
@@ -35,14 +35,14 @@ def test_metadata_are_attributes(queue: Path) -> None:
 
 
 def test_a_list_fits_what_ls_offers_for_it(queue: Path) -> None:
-    """4.6 The attributes of a message with a key and a tag are listed in the 152 bytes that `ls -l` offers: it asks
-    once a file."""
+    """4.6 The attribute list of a message with a key and a tag fits into the 152 bytes that `ls -l` offers, so `ls
+    -l` asks once for each file."""
     publish(queue / "append@format=json", b'{"body": "one", "keys": "ORDER-17", "tags": "paid"}\n')
     assert sum(len(name) + 1 for name in os.listxattr(queue / "0")) <= 152
 
 
 def test_attributes_that_are_not_there(queue: Path) -> None:
-    """4.2 An attribute that a message lacks is ENODATA, one outside `user.` is ENOTSUP."""
+    """4.2 An attribute that a message lacks is ENODATA. An attribute outside `user.` is ENOTSUP."""
     publish(queue / "append", b"one\n")
     assert refused_with(os.getxattr, queue / "0", "user.mq.property.colour") == errno.ENODATA
     assert refused_with(os.getxattr, queue / "0", "user.other") == errno.ENODATA
@@ -51,7 +51,7 @@ def test_attributes_that_are_not_there(queue: Path) -> None:
 
 
 def test_names_that_are_too_long(queue: Path) -> None:
-    """4.3 An attribute whose name is over 255 bytes is left out of the list, and the others stay."""
+    """4.3 An attribute with a name of more than 255 bytes is left out of the list; the others stay."""
     record = {"body": "one", "properties": {"n" * 239: "too long", "m" * 238: "just right"}}
     publish(queue / "append@format=json", json.dumps(record).encode() + b"\n")
     names = os.listxattr(queue / "0")
@@ -61,8 +61,8 @@ def test_names_that_are_too_long(queue: Path) -> None:
 
 
 def test_owner_and_modes(mount: Mounted, topic: Path) -> None:
-    """4.4 Everything belongs to the mounting user, but for files in `drop` (10) and `@store/refusals` (5.14); messages
-    and streams have mode 0444."""
+    """4.4 Everything belongs to the mounting user, except files in `drop` (10) and `@store/refusals` (5.14).
+    Messages and streams have mode 0444."""
     publish(topic / "0" / "append", b"one\n")
     for path in (mount.root, topic, topic / "0", topic / "0.log", topic / "0" / "0", topic / "append", topic / "keys"):
         assert (path.stat().st_uid, path.stat().st_gid) == (os.getuid(), os.getgid())
@@ -74,7 +74,7 @@ def test_owner_and_modes(mount: Mounted, topic: Path) -> None:
 
 
 def test_statfs(mount: Mounted, queue: Path) -> None:
-    """4.5 statfs shows the space of the store's disk, and the messages as files."""
+    """4.5 statfs shows the space on the store's disk, and the number of messages as the number of files."""
     disk, shown = os.statvfs(mount.store), os.statvfs(mount.root)
     assert (shown.f_frsize, shown.f_blocks) == (disk.f_frsize, disk.f_blocks)
     used = shown.f_files - shown.f_ffree

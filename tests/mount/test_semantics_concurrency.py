@@ -58,7 +58,7 @@ def run_all(*commands: list[str]) -> None:
 
 
 def test_concurrent_writers(queue: Path) -> None:
-    """7.1 16 writers of lines to one `append` at once: no line is lost, cut or mixed."""
+    """7.1 When 16 writers write lines to one `append` at once, no line is lost, cut or mixed."""
     append = str(queue / "append")
     run_all(*([sys.executable, "-c", WRITER, append, str(one), str(LINES_EACH)] for one in range(WRITERS)))
     lines = (queue.parent / "0.log").read_bytes().splitlines()
@@ -147,7 +147,7 @@ def test_each_look_up_of_append_is_a_file_of_its_own(tmp_path: Path) -> None:
 
 
 def test_readers_who_drop_their_cache(queue: Path) -> None:
-    """7.5 Readers that throw their cache away, over and over, on one file never hang."""
+    """7.5 Readers that repeatedly drop the cache of one file never hang."""
     publish(queue / "append", b"shared by all\n")
     run_all(*([sys.executable, "-c", READER, str(queue / "0"), "2000"] for _ in range(4)))
 
@@ -245,9 +245,8 @@ def user_at_once(user: int, count: int, path: str, folder: Path) -> Iterator[Cal
 
 @takes_users
 def test_requests_of_many_users_take_turns(tmp_path: Path) -> None:
-    """7.7 Requests that wait are served one of each user in turn: however many one user has, another user's waits for
-    four at first, then for one of each 256 that came before it.
-    """
+    """7.7 Waiting requests are served user by user, one request at a time. However many requests one user has,
+    another user's request waits for four of them at first, and then for one out of each 256 that came before it."""
     threads = 40
     with mounted(tmp_path, options=TWO_USERS) as mount:
         mount.topic("orders")
@@ -271,9 +270,8 @@ def test_requests_of_many_users_take_turns(tmp_path: Path) -> None:
 
 @takes_users
 def test_names_that_a_user_makes_up_are_bounded(tmp_path: Path) -> None:
-    """7.8 A user who looks up name after name that nobody used before has the daemon remember a share of them, and
-    each works as before.
-    """
+    """7.8 If a user looks up an endless series of new names, the daemon remembers only a share of them, and each
+    name still works."""
     share = BOUNDS[Resource.NAMES].limit // SHARES
     look = f"import os; [os.stat(f'orders/append@keys={{name}}') for name in range({share + 500})]"
     with mounted(tmp_path, options=TWO_USERS) as mount:

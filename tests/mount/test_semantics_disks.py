@@ -60,8 +60,8 @@ def lines(site: Site) -> list[bytes]:
 
 
 def test_what_a_flush_failed_on_is_on_disk_before_a_later_fsync_says_so(disk: FaultyDisk, site: Site) -> None:
-    """6.8 After a flush that failed, nothing is published until the store is mounted anew: a death or a restart of the
-    daemon changes nothing of that. An fsync of the new mount returns when what had been written before is on disk,
+    """6.8 After a failed flush nothing is published until the store is mounted anew; a death or a restart of the
+    daemon does not change that. An fsync on the new mount returns only when everything written before is on disk,
     too."""
     site.mounted(*UNFLUSHED)
     wait_for_standby(site)
@@ -89,8 +89,8 @@ def test_what_a_flush_failed_on_is_on_disk_before_a_later_fsync_says_so(disk: Fa
 def test_a_disk_that_takes_nothing_stops_no_reader_and_is_written_again_when_it_does(
     disk: FaultyDisk, site: Site, number: int
 ) -> None:
-    """9.9 A disk that is full, read-only or broken when another daemon opens the store stops no reader. What is refused
-    says why, in status, too; once the disk takes writes, so does the mount, unless it was a flush that failed."""
+    """9.9 If the disk is full, read-only or broken when another daemon opens the store, readers go on. Refused calls
+    and status show the reason. When the disk accepts writes again, so does the mount, unless a flush had failed."""
     site.mounted(*UNFLUSHED)
     wait_for_standby(site)
     assert publish(site, 1, durably=False) == 0
@@ -115,9 +115,9 @@ def test_a_disk_that_takes_nothing_stops_no_reader_and_is_written_again_when_it_
 
 @pytest.mark.parametrize("place", ["nothing", "an empty folder", "a copy"])
 def test_a_store_that_was_moved_away_is_not_made_anew(tmp_path: Path, place: str) -> None:
-    """9.10 A store that was moved, or whose disk was unmounted, is not made anew where it was, and neither is another
-    one in its place served or changed: writes are refused (ESTALE), and the next daemon waits until the store is
-    back."""
+    """9.10 If a store was moved, or its disk unmounted, fsstore does not make a new store in its old place, and
+    neither serves nor changes another store there. Writes are refused (ESTALE), and the next daemon waits until the
+    store is back."""
     site = Site(tmp_path / "store", tmp_path / "mnt", tmp_path / "mount.log")
     site.mountpoint.mkdir()
     fill(site.store)

@@ -37,8 +37,8 @@ def dropped(queue: Path) -> Counter[tuple[str, bytes]]:
 
 
 def test_a_file_is_a_message_when_it_is_closed(topic: Path) -> None:
-    """10.1 A file that is made in `orders/drop/` or `orders/0/drop/` becomes a message, whole, when its last writer has
-    closed it. Its name is the property `FILE_NAME`."""
+    """10.1 A file made in `orders/drop/` or `orders/0/drop/` becomes one whole message when its last writer closes
+    it. The property `FILE_NAME` holds its name."""
     with opened(topic / "0/drop/two.txt", NEW) as first, opened(topic / "0/drop/two.txt", os.O_WRONLY) as second:
         os.write(first, b"begin ")
         os.close(os.dup(first))
@@ -84,7 +84,7 @@ import os, shutil; shutil.move(os.path.expanduser("~/gone"), "drop/file.txt")'""
 
 def test_tools_publish_a_file_once(new_topic: object, topic: Path, tmp_path: Path) -> None:
     """10.2 `cp`, `cp -p`, `mv` from another disk, `install`, `rsync -a`, `curl -o`, `vim`'s `:w`, `tee` and `tar x`
-    publish each file once, and say that all went well, also for a folder of files."""
+    publish each file once and report success, also for a folder of files."""
     text = b"".join(b"line %d\n" % number for number in range(500))
     (tmp_path / "file.txt").write_bytes(text)
     os.utime(tmp_path / "file.txt", (1_000_000_000, 1_000_000_000))
@@ -105,9 +105,9 @@ def test_tools_publish_a_file_once(new_topic: object, topic: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("name", [".hidden", "#auto#", "backup~", "x.tmp", "x.part", "x.swp", "tmp_0a9zzzz"])
 def test_temporary_names_wait(queue: Path, drop: Path, name: str) -> None:
-    """10.3 A file whose name begins with `.` or `#`, or ends with `~`, `.tmp`, `.part` or `.swp`, or is one of Python's
-    `tempfile` (`tmp` and eight of `a-z0-9_`), waits. It becomes a message when it is renamed to another name, or, if it
-    is still being written then, when it is closed."""
+    """10.3 A file with a temporary name waits: a name that begins with `.` or `#`, ends with `~`, `.tmp`, `.part` or
+    `.swp`, or comes from Python's `tempfile` (`tmp` and eight of `a-z0-9_`). The file becomes a message when it is
+    renamed to any other name, or, if it is still being written then, when it is closed."""
     (drop / name).write_bytes(b"one")
     assert (bodies(queue), os.listdir(drop)) == ([], [name])
     (drop / name).rename(drop / f"{name}2~")
@@ -123,7 +123,7 @@ def test_temporary_names_wait(queue: Path, drop: Path, name: str) -> None:
 
 
 def test_an_empty_file_waits(queue: Path, drop: Path) -> None:
-    """10.4 An empty file is no message: it waits for bytes."""
+    """10.4 An empty file is not a message: it waits for data."""
     made = subprocess.run(["mktemp", drop / "XXXXXX"], capture_output=True, text=True, check=True).stdout.strip()
     (drop / "flag").touch()
     (drop / "flag").rename(drop / "renamed")
@@ -133,9 +133,9 @@ def test_an_empty_file_waits(queue: Path, drop: Path) -> None:
 
 
 def test_a_published_file_stays_for_its_tool(queue: Path, drop: Path) -> None:
-    """10.5 A file that became a message is there for a minute more, the newest thousand of a mount, and as long as it
-    is open: it can be read, renamed and removed, its times and mode can be set, and the message stays as it is. Written
-    again, it becomes another message."""
+    """10.5 A file that became a message stays visible for a minute, and as long as it is open; a mount keeps the
+    newest thousand. It can be read, renamed and removed, and its times and mode can be set; the message does not
+    change. Written again, the file becomes another message."""
     file = drop / "file"
     file.write_bytes(b"one")
     os.utime(file, ns=(5_000_000_000, 6_000_000_007))
@@ -158,7 +158,7 @@ def test_a_published_file_stays_for_its_tool(queue: Path, drop: Path) -> None:
 
 
 def test_a_file_is_written_in_any_way(queue: Path, drop: Path) -> None:
-    """10.6 A file is written at any position, cut and lengthened, and mapped; what was never written is zeros."""
+    """10.6 A file can be written at any position, truncated, extended, and mapped. Gaps are zeros."""
     with opened(drop / "sparse", NEW) as file:
         os.pwrite(file, b"end", 9_997)
         os.ftruncate(file, 20_000)
@@ -177,8 +177,8 @@ def test_a_file_is_written_in_any_way(queue: Path, drop: Path) -> None:
 
 
 def test_a_file_that_is_not_whole_is_not_published(mount: Mounted, queue: Path, drop: Path, tmp_path: Path) -> None:
-    """10.7 Writing a file beyond the message limit is EFBIG (`@store/refusals` says why). A file of which a write
-    failed is cut to nothing, and no part of it is published."""
+    """10.7 Writing a file beyond the message limit is EFBIG (`@store/refusals` says why). After a failed write the
+    file is truncated to nothing, and no part of it is published."""
     (tmp_path / "large").write_bytes(bytes(LIMIT_BYTES + 1))
     done = subprocess.run(["cp", tmp_path / "large", drop], capture_output=True, text=True, check=False)
     assert (done.returncode, "File too large" in done.stderr) == (1, True)
@@ -196,7 +196,7 @@ def test_a_file_that_is_not_whole_is_not_published(mount: Mounted, queue: Path, 
 
 
 def test_a_kill_doubles_and_loses_no_file(site: Site) -> None:
-    """10.8 When the daemon is killed, what is open goes on, and each file becomes a message once."""
+    """10.8 When the daemon is killed, open files go on, and each file becomes a message once."""
     site.mounted()
     queue = site.mountpoint / "t@queues=1"
     queue.mkdir()
@@ -241,8 +241,9 @@ def is_dead(mountpoint: Path) -> bool:
 
 
 def test_what_was_not_closed_stays(site: Site) -> None:
-    """10.9 A file that was not closed when the mount ended, or could not be published, stays, and is there at the next
-    mount: it becomes a message when its times are set (`touch`), when it is renamed, or written and closed."""
+    """10.9 A file that was not closed when the mount ended, or could not be published, stays, and is there at the
+    next mount. It becomes a message when its times are set (`touch`), when it is renamed, or when it is written and
+    closed."""
     site.mounted()
     (site.mountpoint / "t").mkdir()
     queue = site.mountpoint / "t/0"
@@ -270,8 +271,8 @@ def test_what_was_not_closed_stays(site: Site) -> None:
 
 
 def test_a_file_leaves_its_box_as_a_message(new_topic: object, topic: Path, drop: Path, tmp_path: Path) -> None:
-    """10.10 A file can't leave its box: a rename to another box is EXDEV, so that `mv` copies; folders and links in a
-    box are EPERM."""
+    """10.10 A file can't leave its box (a `drop` directory): a rename to another box is EXDEV, so that `mv` copies.
+    Folders and links in a box are EPERM."""
     (topic / "1/drop/.one").write_bytes(b"one")
     assert refused_with((topic / "1/drop/.one").rename, drop / "one") == errno.EXDEV
     sh("mv 1/drop/.one 0/drop/one", topic)
@@ -286,7 +287,7 @@ def test_a_file_leaves_its_box_as_a_message(new_topic: object, topic: Path, drop
 
 
 def test_who_archives_a_topic_finds_its_box_as_it_was(topic: Path) -> None:
-    """10.11 A box has no time of its own before something is dropped, also when it is listed."""
+    """10.11 A box has no time of its own until a file is dropped there, even when it is listed."""
     before = (topic / "drop").stat()
     done = subprocess.run(
         ["tar", "cf", "/dev/null", topic.name], cwd=topic.parent, capture_output=True, text=True, check=False
@@ -296,8 +297,9 @@ def test_who_archives_a_topic_finds_its_box_as_it_was(topic: Path) -> None:
 
 
 def test_a_file_that_waits_keeps_owner_and_mode(site: Site) -> None:
-    """10.12 A file that waits belongs to its dropper, with the mode that he gave it, also after a restart, a kill and
-    in the next mount. Of which nobody knows it, belongs to the mounting user with mode 0600."""
+    """10.12 A waiting file belongs to the user that dropped it, with the mode that this user set, even after a
+    restart, a kill and in the next mount. If the owner is unknown, the file belongs to the mounting user with mode
+    0600."""
     site.mounted()
     (site.mountpoint / "t").mkdir()
     waiting = site.mountpoint / "t/drop/.waits"
@@ -316,8 +318,8 @@ def test_a_file_that_waits_keeps_owner_and_mode(site: Site) -> None:
 
 
 def test_who_has_too_many_files_open_is_refused(site: Site) -> None:
-    """10.13 A user with too many files open in boxes gets EMFILE for another one. What is open is read and written
-    on, and lines are published and messages read as ever."""
+    """10.13 A user with too many open files in boxes gets EMFILE for the next one. Files already open can still be
+    read and written, lines are published, and messages are read as usual."""
     mounts = ["prlimit", "--nofile=512", sys.executable, "-m", "mountctl", "mount", "--log-file", str(site.log)]
     subprocess.run([*mounts, site.store, site.mountpoint], check=True, timeout=PATIENCE_S)
     (site.mountpoint / "t@queues=1").mkdir()

@@ -84,7 +84,7 @@ def test_synchronous_handles(lazy: Mounted, flag: int) -> None:
 
 
 def test_a_sync_flush_store(tmp_path: Path) -> None:
-    """6.4 In a store mounted with a sync flush, every write returns after its messages are on disk."""
+    """6.4 If the store is mounted with a sync flush, every write returns after its messages are on disk."""
     with mounted(tmp_path, config={"flush": FLUSH_WHEN_ASKED | {"sync": True}}) as mount:
         queue = mount.topic("orders") / "0"
         fd = os.open(queue / "append", os.O_WRONLY)
@@ -98,7 +98,7 @@ def test_a_sync_flush_store(tmp_path: Path) -> None:
 
 
 def test_writers_share_flushes(tmp_path: Path) -> None:
-    """6.5 Writers who wait for the disk share its flushes."""
+    """6.5 Writers that wait for the disk share its flushes."""
     writers = 16
     gate = tmp_path / "gate"
     gate.touch()
@@ -133,7 +133,8 @@ ENDINGS: dict[str, Callable[[Mounted], Any]] = {
 
 
 def test_clean_ends(tmp_path: Path) -> None:
-    """6.6 SIGTERM, SIGINT and `umount` end the mount cleanly: all is on disk, and the next mount recovers nothing."""
+    """6.6 SIGTERM, SIGINT and `umount` end the mount cleanly: everything is on disk, and the next mount has nothing
+    to recover."""
     for number, (name, end) in enumerate(ENDINGS.items()):
         with mounted(tmp_path, config={"flush": FLUSH_WHEN_ASKED}) as mount:
             queue = (mount.root / "orders" if number else mount.topic("orders")) / "0"
@@ -147,7 +148,7 @@ def test_clean_ends(tmp_path: Path) -> None:
 
 
 def test_what_is_unpublished_at_the_end(tmp_path: Path) -> None:
-    """6.7 What an open file has not published yet when the daemon is asked to end may be half a message: it is not
+    """6.7 When the daemon is asked to end, unpublished data of an open file may be half a message. It is not
     published, and closing the file fails."""
     with mounted(tmp_path) as mount:
         queue = mount.topic("orders") / "0"

@@ -24,8 +24,8 @@ COLLIDING_KEYS = ("Aa", "BB")
 
 
 def test_the_tree(mount: Mounted, topic: Path) -> None:
-    """3.1 The root lists `@store`, every topic and its `.log`; a topic lists `append`, `drop`, its queues, their `.log`
-    and `keys`."""
+    """3.1 The root lists `@store`, every topic and its `.log`. A topic lists `append`, `drop`, its queues, their
+    `.log` and `keys`."""
     listed = {entry.name: entry for entry in os.scandir(mount.root)}
     assert {"@store", topic.name, f"{topic.name}.log"} <= listed.keys()
     assert listed[topic.name].is_dir()
@@ -37,7 +37,7 @@ def test_the_tree(mount: Mounted, topic: Path) -> None:
 
 
 def test_a_queue_lists_its_messages_in_order(queue: Path) -> None:
-    """3.2 A queue lists `append` and its messages, with 20 digits each, in queue order."""
+    """3.2 A queue lists `append` and its messages in queue order, each named by 20 digits."""
     publish(queue / "append", b"x\n" * 3_000)
     assert os.listdir(queue) == ["append", *(f"{offset:020d}" for offset in range(3_000))]
 
@@ -49,7 +49,7 @@ def test_any_spelling_of_an_offset(queue: Path) -> None:
 
 
 def test_first_and_last(queue: Path) -> None:
-    """3.4 `@first` and `@last` are links to the oldest and the newest message of the queue; they are not listed."""
+    """3.4 `@first` and `@last` are links to the oldest and the newest message of the queue. They are not listed."""
     assert refused_with((queue / "@first").read_bytes) == errno.ENOENT
     assert refused_with((queue / "@last").read_bytes) == errno.ENOENT
     publish(queue / "append", b"zero\none\ntwo\n")
@@ -61,7 +61,7 @@ def test_first_and_last(queue: Path) -> None:
 
 
 def test_a_time_is_a_link(queue: Path) -> None:
-    """3.5 `@<time>` is a link to the first message stored at or after it; the time is epoch milliseconds or ISO
+    """3.5 `@<time>` is a link to the first message stored at or after that time, given as epoch milliseconds or ISO
     8601."""
     times = []
     for line in (b"zero\n", b"one\n"):
@@ -86,7 +86,7 @@ def test_a_key_is_a_link_to_its_newest_message(topic: Path) -> None:
 
 
 def test_all_messages_of_a_key(topic: Path) -> None:
-    """3.7 `keys/<key>@all` is a directory of links `<queue>-<offset>`, one for each message with that key."""
+    """3.7 `keys/<key>@all` is a directory with a link `<queue>-<offset>` for each message with that key."""
     publish(topic / "0" / "append@keys=K", b"one\n")
     publish(topic / "1" / "append", b"not this\n")
     publish(topic / "1" / "append@keys=K", b"two\n")
@@ -98,7 +98,7 @@ def test_all_messages_of_a_key(topic: Path) -> None:
 
 
 def test_a_hash_is_no_key(topic: Path) -> None:
-    """3.8 A key that no message carries does not exist, whatever its hash."""
+    """3.8 A key that no message carries does not exist, even if its hash is that of another key."""
     there, missing = COLLIDING_KEYS
     publish(topic / "0" / f"append@keys={there}", b"one\n")
     assert (topic / "keys" / there).read_bytes() == b"one"
@@ -107,7 +107,7 @@ def test_a_hash_is_no_key(topic: Path) -> None:
 
 
 def test_keys_are_listed(topic: Path) -> None:
-    """3.9 `keys` lists the keys of the newest 10,000 messages; `/ % @ :` and control characters are percent-encoded."""
+    """3.9 `keys` lists the keys of the newest 10,000 messages. `/ % @ :` and control characters are percent-encoded."""
     keys = ["plain", "a/b", "50%", "a@b.com", "12:30", "tab\there", "größe", ".", ".."]
     record = json.dumps({"body": "x", "keys": keys[:-2]}) + "\n" + json.dumps({"body": "y", "keys": keys[-2:]}) + "\n"
     publish(topic / "append@format=json", record.encode())
@@ -117,13 +117,14 @@ def test_keys_are_listed(topic: Path) -> None:
 
 
 def test_a_key_is_found_either_way(topic: Path) -> None:
-    """3.10 A key is found both encoded and as it is."""
+    """3.10 A key is found by its percent-encoded name and by its plain name."""
     publish(topic / "append@keys=a%40b.com+12%3A30", b"one\n")
     assert {(topic / "keys" / name).read_bytes() for name in ("a@b.com", "a%40b.com", "12:30", "12%3a30")} == {b"one"}
 
 
 def test_mkdir_makes_topics_and_queues(mount: Mounted) -> None:
-    """3.11 `mkdir orders` makes a topic of 4 queues, `mkdir orders@queues=1` one of 1; `mkdir orders/7` gives it 8."""
+    """3.11 `mkdir orders` makes a topic of 4 queues, `mkdir orders@queues=1` a topic of 1. `mkdir orders/7` extends
+    it to 8."""
     orders = mount.root / "orders"
     orders.mkdir()
     assert {name for name in os.listdir(orders) if name.isdigit()} == set("0123")
@@ -141,7 +142,7 @@ def test_mkdir_makes_topics_and_queues(mount: Mounted) -> None:
 
 
 def test_what_is_not_there_yet_is_found_when_it_is(topic: Path) -> None:
-    """3.12 An offset or a key that is not there yet is found as soon as it is there."""
+    """3.12 An offset or a key that does not exist yet is found as soon as it exists."""
     for _ in range(3):
         with pytest.raises(FileNotFoundError):
             (topic / "0" / "0").stat()
@@ -152,8 +153,8 @@ def test_what_is_not_there_yet_is_found_when_it_is(topic: Path) -> None:
 
 
 def test_the_store_about_itself(mount: Mounted, topic: Path) -> None:
-    """3.13 `@store/status.json`, `config.json` and `metrics` say how the store is, at the moment they are opened. What
-    is open stays as it was: size, time and text."""
+    """3.13 `@store/status.json`, `config.json` and `metrics` describe the store at the moment they are opened. An
+    open report keeps its size, time and text."""
     before = mount.status()
     assert before["pid"] == mount.daemon.pid
     assert before["mode"] == "write"
@@ -175,8 +176,8 @@ def test_the_store_about_itself(mount: Mounted, topic: Path) -> None:
 
 
 def test_a_queue_as_parquet_files(mount: Mounted, topic: Path) -> None:
-    """3.14 `@parquet/topic=orders/queue=0/` shows the queue as Parquet files, named by their queue offsets [begin,
-    end)."""
+    """3.14 `@parquet/topic=orders/queue=0/` shows the queue as Parquet files. Their names are their queue offsets
+    [begin, end)."""
     publish(topic / "0" / "append", b"zero\none\n")
     folder = mount.root / "@parquet" / f"topic={topic.name}" / "queue=0"
     (name,) = os.listdir(folder)
@@ -187,10 +188,10 @@ def test_a_queue_as_parquet_files(mount: Mounted, topic: Path) -> None:
 
 
 def test_topics_are_made_and_deleted_by_commands(mount: Mounted) -> None:
-    """3.15 `@store/control` makes and deletes topics, and brings all to disk: a write is one command, a JSON object;
-    what is none is EINVAL. The topics of `{"create_topics": {"orders": 4, "bills": 8}}` are all made, with as many
-    queues, or none is: one that exists is EEXIST; one that can't be made is EINVAL, as are several; `@store/refusals`
-    has the reason of each."""
+    """3.15 `@store/control` makes and deletes topics, and flushes everything to disk. A write is one command, a JSON
+    object; anything else is EINVAL. `{"create_topics": {"orders": 4, "bills": 8}}` makes topics with these numbers
+    of queues, either all of them or none. A topic that exists is EEXIST, a topic that can't be made is EINVAL, and
+    so is a command with several such topics. `@store/refusals` has the reason for each."""
     control, made = mount.root / "@store" / "control", mount.root / "made"
     publish(control, b'{"create_topics": {"made": 2, "many": 8}}\n')
     assert {name for name in os.listdir(made) if name.isdigit()} == set("01")
@@ -222,8 +223,8 @@ def test_topics_are_made_and_deleted_by_commands(mount: Mounted) -> None:
 
 
 def test_the_access_log(mount: Mounted, topic: Path) -> None:
-    """3.16 `@store/accesslog` has a line for each request while it is read, for its owner alone; a reader who has read
-    them all waits for the next one. It is not listed."""
+    """3.16 While it is read, `@store/accesslog` has a line for each request. Only its owner may read it. A reader at
+    the end waits for the next line. The file is not listed."""
     path = mount.root / "@store" / "accesslog"
     assert path.stat().st_mode & 0o777 == 0o400
     assert path.name not in os.listdir(path.parent)
@@ -239,10 +240,10 @@ def test_the_access_log(mount: Mounted, topic: Path) -> None:
 
 
 def test_a_group_goes_on_where_somebody_wrote(mount: Mounted, topic: Path, tmp_path: Path) -> None:
-    """3.17 `@store/groups/<group>/<topic>/<queue>` says where a consumer group goes on: a queue offset. A write of an
-    offset, of `@first`, `@last` (what comes from now on) or `@<time>` sets it, in the broker's own
-    `consumerOffset.json` and on disk when it returns; anything else is EINVAL (`@store/refusals` says why), and EROFS
-    on a mount that follows or only reads."""
+    """3.17 `@store/groups/<group>/<topic>/<queue>` holds the queue offset at which a consumer group continues.
+    Writing an offset, `@first`, `@last` (only messages from now on) or `@<time>` sets it. When the write returns, it
+    is on disk in the broker's own `consumerOffset.json`. Anything else is EINVAL (`@store/refusals` says why). On a
+    mount that follows or is read-only, a write is EROFS."""
     publish(topic / "0" / "append", b"zero\none\n")
     time.sleep(0.01)
     between = time.time_ns() // 1_000_000
@@ -273,9 +274,10 @@ def test_a_group_goes_on_where_somebody_wrote(mount: Mounted, topic: Path, tmp_p
 
 
 def test_consumers_of_a_group_share_its_queues(mount: Mounted, topic: Path) -> None:
-    """3.18 `mkdir` makes a group, and a topic in it; a file made there is the offset of a queue. `flock` of it says who
-    consumes that queue, and is free when that process is gone. Where it can be written it is its owner's alone (0600):
-    who can't write it can't open it, so not lock it."""
+    """3.18 `mkdir` makes a group, or a topic in a group. A file made there is the offset of a queue. `flock` of that
+    file marks a process as the consumer of that queue; the lock is free when the process is gone. On a writable
+    mount the file is private to its owner (0600): a user without write permission can't open it, and so can't lock
+    it."""
     groups = mount.root / "@store/groups"
     group = groups / f"sharing-{topic.name}"
     group.mkdir()
@@ -301,7 +303,7 @@ def test_consumers_of_a_group_share_its_queues(mount: Mounted, topic: Path) -> N
 
 
 def test_what_does_not_change_keeps_its_time(mount: Mounted, topic: Path) -> None:
-    """3.19 The times of reports and of offsets are those of their last change, as far as somebody looked."""
+    """3.19 Reports and offset files carry the time of their last change, as far as a request has noticed it."""
     (mount.root / "@store/groups/timely" / topic.name).mkdir(parents=True)
     offset = mount.root / "@store/groups/timely" / topic.name / "0"
     offset.write_text("@first")
@@ -337,8 +339,8 @@ def counted_once(folder: Path) -> Path:
 
 
 def test_what_was_found_good_is_counted_without_reading_it(tmp_path: Path) -> None:
-    """3.20 What a Parquet file's footer says of messages that were read and found good is kept below the store: a later
-    mount counts them without reading them, as long as their file of the log has the size and the time that it had. A
+    """3.20 fsstore keeps, inside the store, what the footer of a Parquet file says about messages that were read and
+    found intact. A later mount counts them without reading them if their log file has the same size and time. A
     read-only mount keeps nothing."""
     store = counted_once(tmp_path)
     ranges = store / "fsstore" / "ranges"
@@ -356,9 +358,9 @@ def test_what_was_found_good_is_counted_without_reading_it(tmp_path: Path) -> No
 
 
 def test_later_damage_is_counted_until_it_is_read(tmp_path: Path) -> None:
-    """3.21 Damage that comes later and leaves both as they were makes that count too large until somebody reads the
-    message in a Parquet file. That is EIO, and the daemon's log names its physical offset; it is never a wrong row. The
-    next listing counts right."""
+    """3.21 Damage that comes later and changes neither size nor time makes that count too large until the message is
+    read in a Parquet file. That read is EIO, and the daemon's log names its physical offset; it never returns a
+    wrong row. The next listing counts right."""
     store = counted_once(tmp_path)
     with MessageStore.open(store) as opened:
         physical_offset = opened.get("orders", 0, 7).physical_offset
@@ -382,8 +384,8 @@ def test_later_damage_is_counted_until_it_is_read(tmp_path: Path) -> None:
 
 
 def test_what_a_mount_has_written_is_ready_to_be_counted(tmp_path: Path) -> None:
-    """3.22 A mount finds this out by itself of files of the log that it has filled, so that the first count need not
-    read them."""
+    """3.22 For log files that a mount has filled itself, it collects these counts in advance, so the first count
+    need not read them."""
     with mounted(tmp_path) as mount:
         publish(mount.topic("orders") / "0" / "append", b"".join(b"%0100d\n" % number for number in range(PUBLISHED)))
         (mount.root / "@store" / "control").write_text('{"flush": true}')

@@ -30,8 +30,8 @@ def queue(site: Site) -> Path:
 
 
 def test_what_is_open_goes_on(site: Site, queue: Path) -> None:
-    """9.1 When the daemon is killed another one goes on: what is open stays open, and requests wait for it
-    instead of failing."""
+    """9.1 When the daemon is killed, another one takes over. Open files stay open, and requests wait for the new
+    daemon instead of failing."""
     with (
         opened(queue / "append", APPENDING) as writing,
         opened(queue.with_name("0.log")) as reading,
@@ -45,7 +45,8 @@ def test_what_is_open_goes_on(site: Site, queue: Path) -> None:
 
 
 def test_a_write_in_flight_is_stored_once(site: Site, queue: Path) -> None:
-    """9.2 A write that the kill met is stored once, and so are the messages of a close or an fsync."""
+    """9.2 A write that was interrupted by the kill is stored once. So are the messages of an interrupted close or
+    fsync."""
     over, count = threading.Event(), 0
 
     def write() -> None:
@@ -66,8 +67,8 @@ def test_a_write_in_flight_is_stored_once(site: Site, queue: Path) -> None:
 
 @pytest.mark.parametrize("name", ["append", "append@frame=file"])
 def test_what_was_begun_is_kept(site: Site, queue: Path, name: str) -> None:
-    """9.3 A line or a `frame=file` message that was begun is kept up to 64 KiB. Of a longer one nothing is
-    published: write, fsync and close answer EIO until it is closed."""
+    """9.3 An unfinished line or `frame=file` message is kept up to 64 KiB. Nothing of a longer one is published:
+    write, fsync and close answer EIO until the file is closed."""
     with opened(queue / name, APPENDING) as descriptor:
         os.write(descriptor, b"beg")
         long = os.open(queue / name, APPENDING)
@@ -82,8 +83,8 @@ def test_what_was_begun_is_kept(site: Site, queue: Path, name: str) -> None:
 
 
 def test_readers_go_on_where_they_were(site: Site, queue: Path) -> None:
-    """9.4 Streams, messages, listings, reports and files of `@parquet` are read on from where they were, and stat
-    shows the numbers that it showed before."""
+    """9.4 Reading of streams, messages, listings, reports and files of `@parquet` goes on from the same position,
+    and stat shows the same inode numbers as before."""
     with opened(queue / "append", APPENDING) as descriptor:
         os.write(descriptor, b"".join(b"%d\n" % number for number in range(9_000)))
     with opened(queue.with_name("0.log")) as stream, opened(queue / "7") as message, os.scandir(queue) as listing:
@@ -101,8 +102,8 @@ def test_readers_go_on_where_they_were(site: Site, queue: Path) -> None:
 
 @pytest.mark.parametrize("have_answered", [True, False], ids=["they have answered", "they have not"])
 def test_deaths_in_a_row(site: Site, queue: Path, have_answered: bool) -> None:
-    """9.5 A daemon that has answered anything is always followed by another one, where deaths follow each other after
-    a pause, of 30 s at most. When five in a row have died before that, the mount ends: it answers ENOTCONN."""
+    """9.5 A daemon that has answered any request is always replaced; if daemons die in quick succession, after a
+    pause of 30 s at most. When five in a row have died before answering, the mount ends: it answers ENOTCONN."""
     (queue / "append").write_bytes(b"one\n")
     if have_answered:
         for _ in range(5):
@@ -125,8 +126,8 @@ def test_deaths_in_a_row(site: Site, queue: Path, have_answered: bool) -> None:
 
 @pytest.mark.parametrize("option", ["maxMessageSize=1M", "no_such_option=1"])
 def test_a_daemon_can_be_replaced(site: Site, queue: Path, option: str) -> None:
-    """9.6 `mountctl restart` has another daemon go on in the same way. What was begun is kept then, however long
-    it is. When the new daemon can't be started, the old one goes on."""
+    """9.6 `mountctl restart` replaces the daemon in the same way, and keeps unfinished messages of any length. If
+    the new daemon can't be started, the old one goes on."""
     keeper = keeper_of(site)
     before = server_of(keeper)
     with opened(queue / "append@frame=file", APPENDING) as writing, opened(queue.with_name("0.log")) as reading:
@@ -143,8 +144,9 @@ def test_a_daemon_can_be_replaced(site: Site, queue: Path, option: str) -> None:
 
 
 def test_a_request_that_daemons_die_of_is_refused(site: Site, queue: Path) -> None:
-    """9.7 A request at which two daemons in a row crashed, or three in a row were killed within a second, is answered
-    EIO by the next, unless what it writes is in the log. The daemon's log says which it was."""
+    """9.7 If two daemons in a row crashed at a request, or three in a row were killed at it within a second of their
+    first answer, the next daemon answers it EIO, unless its data is already in the log. The daemon's log names the
+    request."""
     keeper = keeper_of(site)
     with opened(queue / "append@format=json", APPENDING) as descriptor:
         writer, outcome = in_thread(lambda: os.write(descriptor, SLOW_LINES))
@@ -160,8 +162,9 @@ def test_a_request_that_daemons_die_of_is_refused(site: Site, queue: Path) -> No
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes another user")
 @pytest.mark.parametrize("is_planned", [False, True], ids=["killed", "restarted"])
 def test_a_user_gets_a_share_of_the_memory(site: Site, is_planned: bool) -> None:
-    """9.8 A user gets a share of the memory that outlives the daemon. Beyond it opens are ENOBUFS, and what is begun is
-    lost with a killed daemon, as in 9.3, but kept by `mountctl restart`. Others lose nothing."""
+    """9.8 Each user gets a share of the memory that outlives the daemon. Beyond that share opens are ENOBUFS.
+    Unfinished messages beyond it are lost with a killed daemon, as in 9.3, but kept by `mountctl restart`. Other
+    users lose nothing."""
     site.mounted("--allow-other", "--append-mode", "222")
     (site.mountpoint / "t@queues=1").mkdir()
     queue = site.mountpoint / "t/0"
@@ -221,7 +224,7 @@ def log_problem_of(site: Site) -> str | None:
 
 
 def test_a_log_that_cannot_be_opened(site: Site, tmp_path: Path) -> None:
-    """9.11 A log file that can't be opened keeps no daemon from going on: status says why."""
+    """9.11 A log file that can't be opened does not stop the next daemon; status says why it can't be opened."""
     folder = tmp_path / "logs"
     elsewhere = Site(site.store, site.mountpoint, folder / "mount.log")
     elsewhere.mounted()

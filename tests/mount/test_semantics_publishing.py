@@ -26,8 +26,8 @@ def test_empty_lines_are_skipped(queue: Path) -> None:
 
 
 def test_an_unterminated_line_waits_for_fsync_or_close(queue: Path) -> None:
-    """1.3 Complete lines are published when the write returns; an unterminated one by `fsync`, or when the file is
-    closed (1.17)."""
+    """1.3 When a write returns, its complete lines are published. An unterminated line is published by `fsync` or
+    when the file is closed (1.17)."""
     fd = os.open(queue / "append", os.O_WRONLY)
     os.write(fd, b"whole\nbegun, ")
     assert bodies(queue) == [b"whole"]
@@ -41,7 +41,7 @@ def test_an_unterminated_line_waits_for_fsync_or_close(queue: Path) -> None:
 
 
 def test_each_open_file_frames_its_own_bytes(queue: Path) -> None:
-    """1.4 Each open file frames its own bytes: lines of two writers never mix, however they are cut into writes."""
+    """1.4 Each open file is split into lines by itself: lines of two writers never mix, however the writes cut them."""
     first, second = (os.open(queue / "append", os.O_WRONLY | os.O_APPEND) for _ in range(2))
     for letter in b"abc":
         os.write(first, bytes([letter]))
@@ -54,7 +54,8 @@ def test_each_open_file_frames_its_own_bytes(queue: Path) -> None:
 
 
 def test_a_file_is_a_message(queue: Path, tmp_path: Path) -> None:
-    """1.5 `append@frame=file` makes one message of everything from open to close; one that stayed empty, none."""
+    """1.5 `append@frame=file` makes one message of everything written between open and close. If nothing was
+    written, there is no message."""
     picture = bytes(range(256)) * 1_200 + b"\n\nno newline at the end"
     (tmp_path / "picture").write_bytes(picture)
     sh(f"cp {tmp_path}/picture append@frame=file; : > append@frame=file", queue)
@@ -62,13 +63,14 @@ def test_a_file_is_a_message(queue: Path, tmp_path: Path) -> None:
 
 
 def test_a_write_is_a_message(queue: Path) -> None:
-    """1.6 `append@frame=write` makes one message of each write, newlines and all."""
+    """1.6 `append@frame=write` makes one message of each write, including its newlines."""
     publish(queue / "append@frame=write", b"one\ntwo\n", b"\n", b"\x00\xff")
     assert bodies(queue) == [b"one\ntwo\n", b"\n", b"\x00\xff"]
 
 
 def test_a_line_of_json_is_a_record(queue: Path) -> None:
-    """1.7 `append@format=json` takes each line as an object: `body` or `body_base64`, `keys`, `tags`, `properties`."""
+    """1.7 `append@format=json` takes each line as a JSON object: `body` or `body_base64`, `keys`, `tags`,
+    `properties`."""
     record = '{"body": "a\\nb", "keys": ["K-1", "K-2"], "tags": "paid", "properties": {"colour": "r\u00f6d"}}\n'
     publish(queue / "append@format=json", record.encode(), b'{"body": ""}\n{"body_base64": "/wAK"}\n')
     assert bodies(queue) == [b"a\nb", b"", b"\xff\x00\n"]
@@ -88,7 +90,8 @@ def test_keys_and_tags_ride_on_the_name(queue: Path) -> None:
 
 
 def test_queues_take_turns(topic: Path) -> None:
-    """1.9 A topic's `append` gives its queues their turn, a write each; a queue's `append` publishes to that queue."""
+    """1.9 A topic's `append` takes the topic's queues in turn, one for each write. A queue's `append` publishes to
+    that queue."""
     publish(topic / "append", *(b"line %d\n" % number for number in range(8)))
     assert [len(bodies(topic / queue)) for queue in "0123"] == [2, 2, 2, 2]
     publish(topic / "2" / "append", b"here\n", b"and here\n")
@@ -96,14 +99,14 @@ def test_queues_take_turns(topic: Path) -> None:
 
 
 def test_append_looks_empty(queue: Path) -> None:
-    """1.10 `append` has size 0 and reads as empty, and `>` truncates nothing."""
+    """1.10 `append` has size 0 and reads as empty. `>` truncates nothing."""
     publish(queue / "append", b"one\n")
     assert sh("echo two > append; cat append; stat -c %s append; wc -c < append", queue).split() == ["0", "0"]
     assert bodies(queue) == [b"one", b"two"]
 
 
 def test_append_takes_attributes_and_keeps_none(queue: Path, tmp_path: Path) -> None:
-    """1.11 Setting the times or mode of `append`, or its size by its name, succeeds and changes nothing, so that
+    """1.11 Setting the times, the mode or (by name) the size of `append` succeeds and changes nothing, so that
     `touch`, `cp -p` and `rsync --inplace` work."""
     (tmp_path / "lines").write_bytes(b"one\ntwo\n")
     before = (queue / "append").stat()
@@ -117,7 +120,7 @@ def test_append_takes_attributes_and_keeps_none(queue: Path, tmp_path: Path) -> 
 
 
 def test_a_write_is_taken_whole_or_not_at_all(queue: Path) -> None:
-    """1.12 A write of up to 1,044,480 bytes is taken whole or not at all: one bad line in it, and none of its lines is
+    """1.12 A write of up to 1,044,480 bytes is taken whole or not at all. If one of its lines is bad, none is
     published."""
     good = b'{"body": "good"}\n'
     filler = b'{"body": "%s"}\n' % (b"x" * (WHOLE_WRITE_BYTES // 2 - len(good) - 13))
@@ -134,7 +137,7 @@ def test_a_write_is_taken_whole_or_not_at_all(queue: Path) -> None:
 
 
 def test_usual_tools_publish(queue: Path, tmp_path: Path) -> None:
-    """1.13 `cp`, `dd`, `tee -a` and `cat big.log >> append` publish as a shell's `>>` does."""
+    """1.13 `cp`, `dd`, `tee -a` and `cat big.log >> append` publish in the same way as a shell's `>>`."""
     lines = [b"%d: %s" % (number, b"x" * (number % 300)) for number in range(20_000)]
     (tmp_path / "big.log").write_bytes(b"\n".join(lines) + b"\n")
     sh(f"cat {tmp_path}/big.log >> append", queue)
@@ -146,17 +149,17 @@ def test_usual_tools_publish(queue: Path, tmp_path: Path) -> None:
 
 
 def test_programs_that_buffer_publish_soon(queue: Path) -> None:
-    """1.14 stat calls 4 KiB the block of `append`: a program that buffers by that, as C's stdio does, publishes as
-    often."""
+    """1.14 stat reports a block size of 4 KiB for `append`, so a program that sizes its buffer by it, as C's stdio
+    does, publishes each time that buffer is full."""
     publish(queue / "append", b"one\n")
     for name in ("append", "append@tags=paid", "append@frame=file", "@first"):
         assert (queue / name).stat().st_blksize == 4096
 
 
 def test_a_framed_file_is_a_file(queue: Path) -> None:
-    """1.15 An open `append@frame=file` is a file: it is written at any position, read back, cut and lengthened, and
-    what was never written is zeros; so a sparse copy, a linker and an archiver publish what they meant. With O_APPEND
-    each write goes to its end."""
+    """1.15 An open `append@frame=file` is a normal file: a program can write at any position, read back, truncate
+    and extend it. Gaps are zeros. A sparse copy, a linker or an archiver therefore publishes the file it meant to
+    write. With O_APPEND each write goes to the end."""
     fd = os.open(queue / "append@frame=file", os.O_RDWR)
     os.pwrite(fd, b"world", 100_000)
     os.pwrite(fd, b"hello, and more", 0)
@@ -173,8 +176,8 @@ def test_a_framed_file_is_a_file(queue: Path) -> None:
 
 
 def test_a_published_file_stays_as_it_is(queue: Path) -> None:
-    """1.16 What `fsync` or a close has published is a message and stays as it is: EPERM for whatever would change that
-    file through the same open file. With O_APPEND what follows is another message."""
+    """1.16 Data that `fsync` or a close has published is a message and never changes. A call that would change it
+    through the same open file is EPERM. With O_APPEND, later data is another message."""
     for publish_now in (os.fsync, lambda fd: os.close(os.dup(fd))):
         fd = os.open(queue / "append@frame=file", os.O_WRONLY)
         os.write(fd, b"header, body")
@@ -193,8 +196,8 @@ def test_a_published_file_stays_as_it_is(queue: Path) -> None:
 
 
 def test_whose_close_publishes(queue: Path) -> None:
-    """1.17 A close publishes what the closing process wrote last; the close of a descriptor that another one inherited
-    publishes nothing of it."""
+    """1.17 A close publishes what the closing process wrote last. Closing a descriptor that another process
+    inherited publishes none of it."""
     for name in ("append", "append@frame=file"):
         fd = os.open(queue / name, os.O_WRONLY | os.O_APPEND)
         os.write(fd, b"half, ")
@@ -211,8 +214,8 @@ def test_whose_close_publishes(queue: Path) -> None:
 
 
 def test_the_end_of_an_open_append(queue: Path) -> None:
-    """1.18 `fstat` of an `append` that is open without O_APPEND shows the bytes written to it, and `lseek` finds its
-    end there."""
+    """1.18 If an `append` is open without O_APPEND, `fstat` shows the bytes written to it, and `lseek` finds its end
+    there."""
     for name in ("append", "append@frame=file", "append@frame=write"):
         fd = os.open(queue / name, os.O_WRONLY)
         for size in (6, 12):
@@ -229,10 +232,10 @@ def test_the_end_of_an_open_append(queue: Path) -> None:
 
 
 def test_a_queue_is_not_copied_into_itself(queue: Path, new_topic: Callable[[], Path]) -> None:
-    """1.19 stat shows one inode number for `0/append` and `0.log`, and for `orders/append` and `orders.log`, so that
-    `cp`, `grep` and `cat` find their output in their input, and refuse; with `frame=file`, where that ends, they copy.
-    The `cat` of coreutils 9.7 and later asks for the output's size, too, and goes on copying.
-    """
+    """1.19 stat shows the same inode number for `0/append` and `0.log`, and for `orders/append` and `orders.log`.
+    `cp`, `grep` and `cat` therefore notice that their output is their input, and refuse. With `frame=file` such a
+    copy comes to an end, and they make it. `cat` of coreutils 9.7 and later also asks for the output's size, and
+    goes on copying."""
     publish(queue / "append", b"one\ntwo\n")
     folder = queue.parent
     cat_refuses = tuple(map(int, sh("cat --version", folder).split()[3].split(".")[:2])) < (9, 7)

@@ -58,7 +58,7 @@ def has_line(path: Path, line: bytes) -> bool:
 
 
 def test_a_message_file_is_the_body(queue: Path) -> None:
-    """2.1 A message file holds the body, byte for byte, in any range, and stat shows its length."""
+    """2.1 A message file holds the body, byte for byte. Any range of it can be read, and stat shows its length."""
     publish(queue / "append@frame=file", LARGE)
     publish(queue / "append@frame=file", b"\x00small\n")
     assert bodies(queue) == [LARGE, b"\x00small\n"]
@@ -69,7 +69,7 @@ def test_a_message_file_is_the_body(queue: Path) -> None:
 
 
 def test_times_are_the_store_time(queue: Path) -> None:
-    """2.2 The modification and change times of a message are its store time."""
+    """2.2 A message's modification time and change time are its store time."""
     publish(queue / "append", b"one\n")
     store_time_ns = int(os.getxattr(queue / "0", "user.mq.store_time")) * 1_000_000
     found = (queue / "0").stat()
@@ -77,7 +77,7 @@ def test_times_are_the_store_time(queue: Path) -> None:
 
 
 def test_what_is_written_is_there(topic: Path) -> None:
-    """2.3 Once a write has returned, every name that leads to its messages finds them: offset, `@last`, key, stream."""
+    """2.3 Once a write has returned, its messages are found by every name: offset, `@last`, key, stream."""
     queue = topic / "1"
     fd = os.open(queue / "append@keys=K", os.O_WRONLY)
     text = b""
@@ -93,21 +93,21 @@ def test_what_is_written_is_there(topic: Path) -> None:
 
 
 def test_a_compressed_body_reads_decompressed(prepared: Mounted) -> None:
-    """2.4 A body that was stored compressed reads decompressed, and stat shows that length."""
+    """2.4 A body that was stored compressed is read decompressed, and stat shows the decompressed length."""
     message = prepared.root / "letters" / "0" / "1"
     assert message.read_bytes() == TEXT
     assert message.stat().st_size == len(TEXT)
 
 
 def test_the_stream_is_the_bodies_in_order(queue: Path) -> None:
-    """2.5 `0.log` is the queue's bodies, a newline after each, in queue order."""
+    """2.5 `0.log` has the bodies of the queue in queue order, with a newline after each."""
     publish(queue / "append", b"one\ntwo\n")
     publish(queue / "append@frame=write", b"three\nand more\n", b"\x00")
     assert (queue.parent / "0.log").read_bytes() == b"one\ntwo\nthree\nand more\n\n\x00\n"
 
 
 def test_the_streams_size_is_exact(queue: Path) -> None:
-    """2.6 stat of `0.log` shows its exact size at any time, also right after it has grown."""
+    """2.6 stat of `0.log` always shows its exact size, even right after it has grown."""
     log = queue.parent / "0.log"
     size = 0
     assert log.stat().st_size == 0
@@ -134,7 +134,7 @@ def test_any_range_of_the_stream_can_be_read(queue: Path) -> None:
 
 
 def test_tail_follows_the_stream(queue: Path, tmp_path: Path) -> None:
-    """2.8 `tail -f 0.log` prints each message as it comes; 2.11 says how late at most."""
+    """2.8 `tail -f 0.log` prints each message as it comes; 2.11 gives the longest delay."""
     publish(queue / "append", b"before\n")
     with (tmp_path / "out").open("wb") as out:
         tail = subprocess.Popen(["tail", "-f", "-s", "0.05", "-n", "1", str(queue.parent / "0.log")], stdout=out)
@@ -150,9 +150,9 @@ def test_tail_follows_the_stream(queue: Path, tmp_path: Path) -> None:
 
 
 def test_what_rests_is_cached(tmp_path: Path) -> None:
-    """2.11 A `0.log` whose newest message is older than 10 s is cached, and can be mapped shared. A handle that was
-    opened then shows later messages a second or two after they came, each of them whole; by its name the file always
-    shows what there is."""
+    """2.11 If the newest message of a `0.log` is older than 10 s, the file is cached and can be mapped shared. A
+    handle opened in that state shows later messages one or two seconds after they came, each of them whole. By its
+    name the file always shows its current state."""
     with mounted(tmp_path, idle_at_once=True) as mount:
         append, log = mount.topic("orders") / "0" / "append", mount.root / "orders" / "0.log"
         publish(append, b"one\n")
@@ -166,8 +166,8 @@ def test_what_rests_is_cached(tmp_path: Path) -> None:
 
 
 def test_a_topic_is_one_text_in_the_order_of_its_messages(prepared: Mounted, topic: Path, tmp_path: Path) -> None:
-    """2.12 `orders.log` is such a text (2.5 to 2.9) of all messages of the topic, in the order in which they were
-    stored: lines written to `orders/append` read back in order."""
+    """2.12 `orders.log` is the same kind of text (2.5 to 2.9) for all messages of the topic, in the order in which
+    they were stored. Lines written to `orders/append` read back in order."""
     log = topic.with_name(topic.name + ".log")
     assert log.stat().st_size == 0
     with (tmp_path / "out").open("wb") as out:
@@ -193,8 +193,9 @@ def test_a_topic_is_one_text_in_the_order_of_its_messages(prepared: Mounted, top
 
 
 def test_damage_costs_one_message(prepared: Mounted) -> None:
-    """2.9 A damaged message reads as EIO; its neighbours stay readable, and `0.log` leaves it out. So does one in a
-    page that the disk refuses to read, for as long as it refuses; the reason names the file and the byte."""
+    """2.9 A damaged message reads as EIO. Its neighbours stay readable, and `0.log` leaves it out. The same holds
+    for a message in a page that the disk can't read, until the disk can read it again; the reason names the file and
+    the byte."""
     queue = prepared.root / "letters" / "0"
     assert refused_with((queue / "3").read_bytes) == errno.EIO
     assert [(queue / offset).read_bytes() for offset in "024"] == [b"first", b"third", b"fifth"]
@@ -202,9 +203,9 @@ def test_damage_costs_one_message(prepared: Mounted) -> None:
 
 
 def test_inode_numbers_stay(prepared: Mounted, stored: list[PutResult]) -> None:
-    """2.10 A message file's inode number stays the same for every spelling and every mount, and never means another
-    message (where a followed log was rewritten, 8.5, its messages have new numbers). Of two messages the one that was
-    stored later has the greater number."""
+    """2.10 A message file's inode number is the same for every spelling and every mount, and never means another
+    message. (Where a followed log was rewritten, 8.5, its messages have new numbers.) A message that was stored
+    later has a greater number."""
     queue = prepared.root / "letters" / "0"
     numbers = [(queue / str(put.queue_offset)).stat().st_ino for put in stored if put.queue_offset != 3]
     assert numbers == sorted(set(numbers))

@@ -61,8 +61,8 @@ def parquet_file(topic: Path) -> Path:
 
 
 def test_changes_are_refused(topic: Path) -> None:
-    """5.1 Creating, removing and renaming anywhere but in `drop` (10), linking, writing to a message or changing one is
-    EPERM; so is O_TRUNC of anything but `append`, also for reading."""
+    """5.1 EPERM: creating, removing or renaming anything outside `drop` (10), linking, and writing to a message or
+    changing it. So is O_TRUNC of anything but `append`, even when opened for reading."""
     publish(topic / "0" / "append", b"one\n")
     refused = {what: errno.errorcode[refused_with(change)] for what, change in attempts(topic).items()}
     assert refused == dict.fromkeys(refused, "EPERM")
@@ -70,7 +70,7 @@ def test_changes_are_refused(topic: Path) -> None:
 
 
 def test_a_read_only_mount(tmp_path: Path) -> None:
-    """5.2 On a read-only mount the same, and publishing, is EROFS."""
+    """5.2 On a read-only mount these calls, and publishing, are EROFS."""
     with mounted(tmp_path) as mount:
         publish(mount.topic("orders") / "0" / "append", b"one\n")
     before = everything_below(mount.store)
@@ -112,8 +112,8 @@ def test_unknown_options(topic: Path) -> None:
 
 
 def test_names_that_no_topic_can_have(mount: Mounted, topic: Path) -> None:
-    """5.4 `mkdir` of a name that is no topic, with an option that is none, or of a queue that is no plain decimal below
-    1,024, is EINVAL (`@store/refusals` says why)."""
+    """5.4 `mkdir` is EINVAL for an invalid topic name, for an unknown option, and for a queue that is not a plain
+    decimal number below 1,024 (`@store/refusals` says why)."""
     for name in ("@mine", "a b", "semi;colon"):
         assert refused_with((mount.root / name).mkdir) == errno.EINVAL
     for name in ("1024", "07", "x", "-1", "9.log"):
@@ -130,8 +130,8 @@ def test_names_that_no_topic_can_have(mount: Mounted, topic: Path) -> None:
 
 
 def test_a_line_over_the_limit(queue: Path) -> None:
-    """5.5 A line, or a file of `frame=file`, over the message limit is EFBIG, and so is everything written to that open
-    file until it is closed: no part of it is published."""
+    """5.5 A line, or a file of `frame=file`, over the message limit is EFBIG. So is every later write to that open
+    file until it is closed. No part of it is published."""
     fd = os.open(queue / "append", os.O_WRONLY)
     os.write(fd, b"short\n")
     part = b"x" * (1 << 20)
@@ -156,7 +156,7 @@ def test_a_line_over_the_limit(queue: Path) -> None:
 
 
 def test_a_write_that_could_have_been_split(queue: Path) -> None:
-    """5.6 A write to `append@frame=write` that the kernel could have split is EFBIG."""
+    """5.6 A write to `append@frame=write` is EFBIG if it is so long that the kernel may have split it."""
     fd = os.open(queue / "append@frame=write", os.O_WRONLY)
     assert os.write(fd, b"x" * WHOLE_WRITE_BYTES) == WHOLE_WRITE_BYTES
     assert refused_with(os.write, fd, b"x" * (1 << 20)) == errno.EFBIG
@@ -187,9 +187,9 @@ def record_behind(body_start: int, padding: int) -> bytes:
 
 
 def test_a_malformed_record(queue: Path) -> None:
-    """5.7 A malformed record is EINVAL (`@store/refusals` says why), and what follows in the same open file is taken.
-    So is a NUL (or the characters 1 and 2) in a key, tag or property, a `DELAY` that is no level, and a body that
-    holds a record made for the very place in the log where it would stand."""
+    """5.7 A malformed record is EINVAL (`@store/refusals` says why), and later records in the same open file are
+    accepted. EINVAL as well are a NUL (or the characters 1 and 2) in a key, tag or property, a `DELAY` that is not a
+    level, and a body that contains a record made for the very place in the log where it would be stored."""
     fd = os.open(queue / "append@format=json", os.O_WRONLY)
     for malformed in (b"{", b"[]", b'{"keys": "K"}', b'{"body": "a", "colour": 1}', b'{"body": 1}', *UNWRITABLE):
         assert refused_with(os.write, fd, b'{"body": "good"}\n' + malformed + b"\n") == errno.EINVAL
@@ -212,7 +212,7 @@ def test_a_malformed_record(queue: Path) -> None:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """5.8 A full disk is ENOSPC; nothing of that write is published, and publishing goes on when there is space
+    """5.8 A full disk is ENOSPC. Nothing of that write is published, and publishing goes on when there is space
     again."""
     lines = [b"%07d %s\n" % (number, b"x" * 500) for number in range(100_000)]
     taken = 0
@@ -237,8 +237,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_space_in_steps(tmp_path: Path) -> None:
-    """5.18 A queue's file takes disk space in steps, each before a message needs it: a queue of a few messages takes
-    4 KiB. Where the disk has no space for a step, that write is refused as in 5.8, and queues that need none go on."""
+    """5.18 A queue's file takes disk space in steps, each before a message needs it; a queue of a few messages takes
+    4 KiB. If the disk has no space for a step, that write is refused as in 5.8. Queues that need no step go on."""
     config = {"preallocate": False}  # nothing takes space meanwhile
     with (
         small_disk(tmp_path / "disk", 24 << 20) as disk,
@@ -269,8 +269,9 @@ def test_space_in_steps(tmp_path: Path) -> None:
 
 
 def test_what_was_begun_before_a_refused_write(tmp_path: Path) -> None:
-    """5.16 What was begun before a write that was refused is half a message. It is published when the rest has come,
-    and else not: a close or an fsync before that fails with the errno of the write."""
+    """5.16 If a write is refused, data before it may be an unfinished message. That message is published when the
+    rest arrives. A close or an fsync before that fails with the errno of the refused write, and nothing is
+    published."""
     lines = [b"%07d %s\n" % (number, b"x" * 500) for number in range(100_000)]
     pieces = [b"and its end\n" + b"".join(lines[begin : begin + 50]) + b"begun, " for begin in range(0, 100_000, 50)]
     with small_disk(tmp_path / "disk", 12 << 20) as disk, mounted(tmp_path, store=disk / "store") as mount:
@@ -304,7 +305,7 @@ def test_what_was_begun_before_a_refused_write(tmp_path: Path) -> None:
 
 
 def test_a_defect_of_ours(tmp_path: Path) -> None:
-    """5.9 A defect of ours is EIO, its traceback is in the log, and the mount goes on."""
+    """5.9 A bug in fsstore is EIO. Its traceback is in the log, and the mount goes on."""
     gate = tmp_path / "gate"
     gate.touch()
     with mounted(tmp_path, gate=gate) as mount:
@@ -318,7 +319,7 @@ def test_a_defect_of_ours(tmp_path: Path) -> None:
 
 
 def test_the_append_of_a_deleted_topic(mount: Mounted, topic: Path) -> None:
-    """5.10 Publishing to an `append` whose topic was deleted since it was opened is ENOENT, and does not make the topic
+    """5.10 Publishing to an open `append` whose topic has since been deleted is ENOENT, and does not make the topic
     again."""
     names = ("append", "0/append", "append@format=json", "append@frame=file")
     handles = [os.open(topic / name, os.O_WRONLY | os.O_APPEND) for name in names]
@@ -335,9 +336,9 @@ def test_the_append_of_a_deleted_topic(mount: Mounted, topic: Path) -> None:
 
 
 def test_bytes_out_of_order(queue: Path) -> None:
-    """5.11 Other framings take bytes in their order alone: a write without O_APPEND that begins elsewhere than the last
-    one ended is ESPIPE, a length other than 0 or what was written is EINVAL, and so is everything from then on until
-    the file is closed."""
+    """5.11 Other framings accept bytes only in order. A write without O_APPEND is ESPIPE if it does not begin where
+    the last one ended. Setting a length other than 0 or the number of bytes written is EINVAL. After such a refusal
+    every call fails until the file is closed."""
     record = b'{"body": "x"}\n'
     for name in ("append", "append@format=json", "append@frame=write"):
         for position in (0, len(record) - 1, len(record) + 1, 1 << 20):
@@ -368,7 +369,7 @@ def test_bytes_out_of_order(queue: Path) -> None:
 
 
 def test_names_that_are_too_long(topic: Path) -> None:
-    """5.12 A name over 255 bytes is ENAMETOOLONG."""
+    """5.12 A name of more than 255 bytes is ENAMETOOLONG."""
     publish(topic / "0" / "append", b"one\n")
     for folder in (topic.parent, topic, topic / "0", topic / "keys", topic.parent / "@store"):
         long = folder / ("n" * 256)
@@ -389,10 +390,9 @@ def test_names_that_are_too_long(topic: Path) -> None:
 
 
 def test_beginnings_of_messages_are_refused_when_there_is_no_memory(tmp_path: Path) -> None:
-    """5.13 The beginning of a message (a line without its newline, a `frame=file`) for which the daemon has no memory
-    left, or that is more than its user's share of it, is ENOBUFS, and so is a write that takes long to publish: nothing
-    of that write is taken, it can be made again, and a few whole lines go on being published.
-    """
+    """5.13 An unfinished message (a line without its newline, a `frame=file`) is ENOBUFS if the daemon has no memory
+    left for it, or if its user's share is used up. So is a write that takes long to publish. Nothing of that write
+    is taken, and it can be repeated. Writes of a few whole lines are still published."""
     sizes = {"commit_log_bytes": 16 << 20, "consume_queue_entries": 1024, "index_slots": 5000, "index_entries": 20_000}
     piece = b"{" + b"x" * ((1 << 20) - 1)
     with mounted(tmp_path, config={"sizes": sizes}) as mount:
@@ -427,11 +427,11 @@ def private_bytes(pid: int) -> int:
 
 
 def test_reasons(mount: Mounted, queue: Path) -> None:
-    """5.14 `@store/refusals` says of the newest 256 refused publications, a line each: when, which process, which
-    `append`, which line of those written through that open file, the errno, and the reason. A user sees the lines of
-    their own requests, in a file of mode 0400 that belongs to them; root and the mounting user see all. A removal, or
-    an opening for writing, that 5.1 refuses is a line, too, with the way that works; of those that a process tries in
-    a row the first one."""
+    """5.14 `@store/refusals` has a line for each of the newest 256 refused publications: time, process, `append`,
+    line number within that open file, errno, and reason. Users see the lines of their own requests, in a file of
+    mode 0400 that belongs to them. Root and the mounting user see all lines. A removal, or an opening for writing,
+    that 5.1 refuses adds a line, too, which names the way that works. If a process tries several of these in a row,
+    only the first adds a line."""
     shown_as = (mount.root / "@store/refusals").stat()
     assert (shown_as.st_uid, shown_as.st_mode & 0o777) == (os.getuid(), 0o400)
     began = time.time()
@@ -475,9 +475,9 @@ def test_reasons(mount: Mounted, queue: Path) -> None:
 
 
 def test_a_topic_that_takes_no_messages(tmp_path: Path) -> None:
-    """5.15 Publishing to a topic whose `perm` in `topics.json` has no write bit (2) is EACCES, by the `append` of the
-    topic or of a queue, and by `drop`; its `append` has no write bit either. Without the read bit (4) it is read all
-    the same: who may read is the mount's mode."""
+    """5.15 Publishing to a topic whose `perm` in `topics.json` lacks the write bit (2) is EACCES, by `drop` and by
+    the `append` of the topic or of a queue. Its `append` has no write bit either. A topic without the read bit (4)
+    is still readable: the mount's mode decides about reading."""
     with mounted(tmp_path) as mount:
         topic = mount.topic("orders")
         publish(topic / "0/append", b"one\n")
@@ -531,9 +531,9 @@ def require_two_topics(mount: Mounted, published: list[bytes]) -> None:
 
 @pytest.mark.parametrize("multi_dispatch", [False, True])
 def test_further_queues(tmp_path: Path, multi_dispatch: bool) -> None:
-    """5.17 A published message is in one queue, whatever others `INNER_MULTI_DISPATCH` names. With
-    `enableMultiDispatch=true` a message that names some is EINVAL (`@store/refusals` says why); without it the property
-    is kept and means nothing."""
+    """5.17 A published message is in one queue, whatever queues `INNER_MULTI_DISPATCH` names. With
+    `enableMultiDispatch=true` a message that names any is EINVAL (`@store/refusals` says why). Without it the
+    property is stored and has no effect."""
     published: list[bytes] = []
     with mounted(tmp_path, config={"multi_dispatch": multi_dispatch}) as mount:
         for name in ("orders", "others"):

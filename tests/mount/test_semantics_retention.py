@@ -46,7 +46,7 @@ def is_gone(path: Path) -> bool:
 
 
 def test_expired_messages_are_gone(cleaned: Mounted) -> None:
-    """8.1 A message that retention removed is gone from the mount: ENOENT by name, and not listed."""
+    """8.1 A message that retention removed is gone from the mount: it is ENOENT by name, and not listed."""
     queue = cleaned.topic("gone") / "0"
     publish(queue / "append", b"one\ntwo\n")
     known = [*(queue / name for name in offset_names(queue)), queue / "1"]
@@ -63,8 +63,7 @@ def test_expired_messages_are_gone(cleaned: Mounted) -> None:
 
 
 def test_open_messages_stay(cleaned: Mounted) -> None:
-    """8.2 A message that somebody has open stays readable after its removal, for the time that the store's
-    configuration gives."""
+    """8.2 An open message stays readable after its removal, for the time that the store's configuration gives."""
     queue = cleaned.topic("held") / "0"
     publish(queue / "append@frame=file", LARGE)
     publish(queue / "append", b"small\n")
@@ -83,8 +82,8 @@ def test_open_messages_stay(cleaned: Mounted) -> None:
 
 
 def test_streams_begin_anew(cleaned: Mounted) -> None:
-    """8.3 After retention `0.log` and `orders.log` begin at the new first message; a file open before keeps its
-    positions, and its expired bytes are EIO."""
+    """8.3 After retention `0.log` and `orders.log` begin at the new first message. A file opened before keeps its
+    positions; its expired bytes are EIO."""
     queue = cleaned.topic("stream") / "0"
     publish(queue / "append", b"the first line\n")
     before = os.open(queue.parent / "0.log", os.O_RDONLY)
@@ -141,8 +140,9 @@ def test_a_follower_sees_what_the_writer_does(tmp_path: Path) -> None:
 
 
 def test_retention_deletes_what_was_asked_and_says_so(tmp_path: Path) -> None:
-    """8.7 Retention deletes by the options that were named, and no file more than they ask for. What is in force and
-    what was deleted, with the reason, stands in `@store/status.json`, `@store/metrics` and the daemon's log."""
+    """8.7 Retention deletes only by the options that were set, and no more files than they ask for.
+    `@store/status.json`, `@store/metrics` and the daemon's log show the options in force and each deletion with its
+    reason."""
     kept_bytes = 5 << 20
     config = {"retention": RETENTION | {"max_bytes": kept_bytes, "disk_warn_ratio": 1.0}}
     with (
@@ -168,8 +168,8 @@ def test_retention_deletes_what_was_asked_and_says_so(tmp_path: Path) -> None:
 
 
 def test_writes_go_on_when_there_is_room(tmp_path: Path) -> None:
-    """8.8 A write that a disk over `diskSpaceWarningLevelRatio` refuses is EROFS, and one is taken again within a
-    second or so of there being room."""
+    """8.8 On a disk over `diskSpaceWarningLevelRatio` a write is EROFS. Writes succeed again about a second after
+    there is space."""
     retention = {"max_bytes": 1 << 30, "disk_warn_ratio": 0.5, "clean_interval_ms": 200}
     with (
         small_disk(tmp_path / "disk", 24 << 20) as disk,

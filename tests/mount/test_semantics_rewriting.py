@@ -93,9 +93,9 @@ def letters(mount: Mounted) -> set[int] | None:
 def test_no_old_body_is_shown_after_the_log_was_rewritten(
     tmp_path: Path, rewrite: Callable[[Path, Path], None]
 ) -> None:
-    """8.5 Where the followed log was cut, replaced or made anew, a follower shows the new one soon, and from then on no
-    body of the old one by any name: not from the kernel's cache, not in a stream or a file of `@parquet`. No inode
-    number of a message comes to mean another."""
+    """8.5 If the followed log is truncated, replaced or made anew, the follower soon shows the new one. From then on
+    no name leads to a body of the old log: not from the kernel's cache, not in a stream or a file of `@parquet`. No
+    inode number of a message comes to mean another message."""
     store, other = make_store(tmp_path / "store", "a"), make_store(tmp_path / "other", "b")
     with mounted(tmp_path, store=store, config={"mode": "FOLLOW"}, idle_at_once=True) as mount:
         queue = mount.root / "orders" / "0"
@@ -119,7 +119,7 @@ def test_no_old_body_is_shown_after_the_log_was_rewritten(
 
 
 def test_a_log_that_is_emptied_shows_nothing_and_what_comes_then(tmp_path: Path) -> None:
-    """8.6 A follower of a store that was emptied shows nothing, and then what comes."""
+    """8.6 A follower of a store that was emptied shows nothing, and then each new message."""
     store = make_store(tmp_path / "store", "a")
     with mounted(tmp_path, store=store, config={"mode": "FOLLOW"}) as mount:
         assert set(b"".join(shown(mount))) == {ord("a")}
