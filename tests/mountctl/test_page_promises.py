@@ -125,8 +125,8 @@ def places(numbers: range) -> list[tuple[int, int]]:
 
 
 def test_topics(server: Server) -> None:
-    """1.1 `/` lists the topics with their messages, size, rate of the last minute, newest and oldest message; empty
-    topics of RocketMQ's own are left out until they are asked for, and their number is shown."""
+    """1.1 `/` lists the topics with their messages, size, rate of the last minute, newest and oldest message. Empty
+    topics of RocketMQ's own are hidden until asked for; the page shows their number."""
     html = page(server, "/")
     cells = words(html)
     assert re.search(r"orders 600 \d+\.\d KiB [\d.]+ 20\d\d-\S+ \S+ 20\d\d-\S+ \S+ 3\b", cells), cells
@@ -141,8 +141,8 @@ def test_topics(server: Server) -> None:
 
 
 def test_state_and_groups(server: Server, mounted: Site, tmp_path: Path) -> None:
-    """1.2 `/` shows the state of the store and its mount, with retention and each reason to look at it (damage, refused
-    publications, why nothing can be published), and the groups with their lag in each topic, the largest first."""
+    """1.2 `/` shows the state of the store and its mount: retention, and each problem (damage, refused publications,
+    why nothing can be published). It also shows the groups with their lag in each topic, the largest first."""
     text = words(page(server, "/"))
     assert f"Store {mounted.store} Mounted at {mounted.mountpoint}" in text
     assert "Retention off: nothing is deleted" in text
@@ -162,8 +162,8 @@ def test_state_and_groups(server: Server, mounted: Site, tmp_path: Path) -> None
 
 
 def test_newest_first(server: Server, mounted: Site) -> None:
-    """1.3 A topic shows its messages newest first, those of all queues in the order of the log, 50 on a page; "Older"
-    goes on where the page ended, whatever was published meanwhile."""
+    """1.3 A topic shows the messages of all queues in the order of the log, newest first, 50 on a page. "Older"
+    continues where the page ended, even if messages were published meanwhile."""
     first = page(server, link("topic", topic="orders"))
     assert rows(first) == places(range(599, 549, -1))
     [older] = links(first, "Older")
@@ -189,8 +189,8 @@ def json_line(site: Site, number: int) -> dict[str, int]:
 
 
 def test_bodies(server: Server) -> None:
-    """1.4 A message shows its body as an image, JSON that folds, text or hexadecimal numbers; of a longer text the
-    first 64 KiB, with the size of all and a link to it."""
+    """1.4 A message shows its body as an image, folding JSON, text or hexadecimal numbers. Of a longer text it shows
+    the first 64 KiB, the full size, and a link to the whole text."""
     image, tree, text, numbers, empty = (link("message", topic="kinds", queue=0, offset=at) for at in range(5))
     [source] = re.findall(r'<img class="body" src="([^"]*)"', page(server, image))
     shown = server.ask(unescape(source))
@@ -212,8 +212,8 @@ def test_bodies(server: Server) -> None:
 
 
 def test_a_message(server: Server, mounted: Site) -> None:
-    """1.5 A message shows its properties, its neighbours in the queue, and where it lies: queue offset, physical
-    offset, file, size of the record."""
+    """1.5 A message shows its properties, its neighbours in the queue, and its place: queue offset, physical offset,
+    file, and record size."""
     known = json_line(mounted, 301)
     html = page(server, link("message", topic="orders", queue=1, offset=100))
     text = words(html)
@@ -231,8 +231,8 @@ def test_a_message(server: Server, mounted: Site) -> None:
 
 
 def test_live(server: Server, mounted: Site) -> None:
-    """1.6 A live tail adds new messages on top while the page is open; without a script the browser loads the page
-    again."""
+    """1.6 A live tail adds new messages at the top while the page is open. Without the script the browser reloads
+    the page."""
     topic = mounted.mountpoint / "live"
     topic.mkdir()
     (topic / "0/append").write_bytes(b"one\ntwo\n")
@@ -249,7 +249,7 @@ def test_live(server: Server, mounted: Site) -> None:
 
 
 def test_damage(tmp_path: Path) -> None:
-    """1.7 A damaged message is in the list with the reason, and its neighbours are shown."""
+    """1.7 The list shows a damaged message with the reason, and its neighbours as usual."""
     for site in site_in(tmp_path):
         with MessageStore.open(site.store, create=True) as store:
             at = [store.put(Message("orders", b"body %d" % number), queue=0).physical_offset for number in range(3)]
@@ -270,9 +270,9 @@ def test_damage(tmp_path: Path) -> None:
 
 
 def test_decoded_bodies(mounted: Site, tmp_path: Path) -> None:
-    """1.8 With `mountctl serve --decode COMMAND` a message has its body also as a shell's COMMAND prints it, ahead of
-    the one that was published. If COMMAND fails, takes longer than 5 s or prints more than 16 MiB, the message is shown
-    with the reason."""
+    """1.8 With `mountctl serve --decode COMMAND` a message also shows what a shell's COMMAND prints for its body,
+    ahead of the published body. If COMMAND fails, takes longer than 5 s or prints more than 16 MiB, the message is
+    shown with the reason."""
     command = (
         "case $MQ_OFFSET in 0) cat;; 1) tr a-z A-Z;; 2) echo '<b>bad</b>' >&2; exit 3;; 3) yes;; *) sleep 60;; esac"
     )
@@ -303,8 +303,8 @@ def test_decoded_bodies(mounted: Site, tmp_path: Path) -> None:
 
 
 def test_searches(server: Server) -> None:
-    """2.1 Key, text, an expression as for `--where`, queue and times can be combined: messages are shown for which all
-    of them hold."""
+    """2.1 Key, text, an expression as for `--where`, queue and times can be combined; the page shows the messages
+    that match all of them."""
 
     def found(**parameters: object) -> list[tuple[int, int]]:
         return rows(page(server, link("topic", topic="orders", **parameters)))
@@ -322,7 +322,7 @@ def test_searches(server: Server) -> None:
 
 
 def test_what_means_nothing(server: Server) -> None:
-    """2.2 An expression or a time that means nothing is answered 400, with the field, the reason, and the place in the
+    """2.2 An invalid expression or time is answered 400, with the field, the reason, and the position in the
     expression."""
     html = page(server, link("topic", topic="orders", where="level = = 5"), 400)
     assert "where: " in words(html)
@@ -335,8 +335,8 @@ def test_what_means_nothing(server: Server) -> None:
 
 
 def test_a_long_search_goes_on(server: Server) -> None:
-    """2.3 A search that has looked for a second shows the messages that it found and says at how many it has looked;
-    "Older" goes on there, and none is left out in between."""
+    """2.3 After a second a search shows the messages that it has found, and how many it has searched. "Older"
+    continues there, and skips none in between."""
     following = [link("topic", topic="many", where='level = "rare"')]
     seen: list[tuple[int, int]] = []
     looked_at = 0
@@ -351,8 +351,9 @@ def test_a_long_search_goes_on(server: Server) -> None:
 
 
 def test_histogram(server: Server) -> None:
-    """2.4 The histogram counts the messages of the times that are shown, and the found ones among them if they are at
-    most 20,000 and 64 MiB; each bar is a link to its time, and links lead to wider, earlier and later times."""
+    """2.4 The histogram counts all messages in the times shown. It also counts the matches among them if there are
+    at most 20,000 messages and 64 MiB. Each bar is a link to its time. Other links lead to wider, earlier and later
+    times."""
 
     def counts(html: str) -> list[tuple[str, int]]:
         table = html[html.index("As a table") :]
@@ -372,7 +373,7 @@ def test_histogram(server: Server) -> None:
 
 
 def test_links(server: Server) -> None:
-    """2.5 Every view has a link that shows the same to others."""
+    """2.5 Every view has a link that shows the same view to others."""
     selected = link("topic", topic="orders", queue=1, key="tens-5", where="n > 1", until="2100-01-01")
     html = page(server, selected)
     for name, value in {"key": "tens-5", "where": "n &gt; 1", "until": "2100-01-01", "queue": "1"}.items():
@@ -381,8 +382,8 @@ def test_links(server: Server) -> None:
 
 
 def test_downloads(server: Server, mounted: Site) -> None:
-    """2.6 A selection can be downloaded as JSON lines with the fields of `mountctl cat --json`, or as CSV; the topic's
-    files below `@parquet` are listed as links."""
+    """2.6 A selection can be downloaded as JSON lines, with the fields of `mountctl cat --json`, or as CSV. The page
+    links to the topic's files below `@parquet`."""
     lines = server.ask(link("download", topic="kinds", format="jsonl"))
     assert lines.headers["content-disposition"] == 'attachment; filename="messages.jsonl"'
     printed = succeed("cat", mounted.mountpoint, "kinds", "--json").splitlines()
@@ -434,9 +435,10 @@ def client_of(server: Server, **headers: str) -> str:
 
 
 def test_sessions(guarded: Server) -> None:
-    """3.1 Where a token is needed, the page asks for it in a form, and answers 401, or 403 to a user of this machine.
-    The browser gets a cookie for it: HttpOnly, SameSite=Strict, with TLS also Secure. Its value is not the token, and
-    counts until a logout, 12 hours later, the end of the server or of the token."""
+    """3.1 If a token is needed, the page asks for it in a form, and answers 401, or 403 to a user of this machine.
+    The browser gets a cookie for it: HttpOnly, SameSite=Strict, and with TLS also Secure. The cookie's value is not
+    the token. It is valid until logout, for at most 12 hours, and no longer than the server runs or the token is
+    valid."""
     refused = guarded.ask("/page/topic?topic=orders", Authorization="Bearer wrong")
     assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
     form = refused.body.decode()
@@ -470,8 +472,8 @@ def test_sessions(guarded: Server) -> None:
 
 
 def test_tokens_stay_secret(guarded: Server) -> None:
-    """3.2 The token is in no link and in no log. An address that gave ten wrong ones is answered 429 until the next
-    minute, and a form of more than 16 KiB is not read."""
+    """3.2 The token is in no link and in no log. An address that sent ten wrong tokens is answered 429 until the
+    next minute. A form of more than 16 KiB is not read."""
     began = log_in(guarded, FIRST_TOKEN)
     assert FIRST_TOKEN not in str(began.headers) + began.body.decode()
     assert post(guarded, "/page/login", "", Content_Length="16385").status == 401  # the answer waits for nothing of it
@@ -486,9 +488,9 @@ def test_tokens_stay_secret(guarded: Server) -> None:
 
 
 def test_publishers_write_no_markup(server: Server) -> None:
-    """3.3 Nothing that a publisher wrote is markup: names, keys, properties and bodies are text, in which hidden
-    characters are shown by their numbers. The policy of each page forbids scripts, styles and images of others, forms
-    to others and frames; an image in a body has the type that its first bytes say, and a sandbox."""
+    """3.3 Published data is never markup. Names, keys, properties and bodies are shown as text, with the code
+    numbers of hidden characters. The policy of each page forbids scripts, styles and images from other sites, forms
+    to other sites, and frames. An image in a body gets the type of its first bytes, and a sandbox."""
     views = [
         "/",
         link("topic", topic="hostile"),
@@ -521,8 +523,8 @@ def test_publishers_write_no_markup(server: Server) -> None:
 
 
 def test_links_from_other_sites(server: Server) -> None:
-    """3.4 A link from another site leads to a page that shows where it leads, and reads no message until it is
-    followed."""
+    """3.4 A link from another site opens a page that shows the link's target. No message is read until the user
+    follows it."""
     target = link("topic", topic="orders", where="n > 1")
     html = page(server, target, 403, Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate")
     assert "A link from another site" in words(html)
@@ -533,7 +535,7 @@ def test_links_from_other_sites(server: Server) -> None:
 
 
 def test_it_only_reads(guarded: Server) -> None:
-    """3.5 Other methods than GET and HEAD are refused, but for the forms that begin and end a session."""
+    """3.5 Methods other than GET and HEAD are refused, except for the forms that begin and end a session."""
     for method in ("PUT", "DELETE", "PATCH", "OPTIONS"):
         assert guarded.ask("/page/topic?topic=orders", method).status == 405
     for path in ("/", "/page/topic?topic=orders", "/page/nothing"):
@@ -560,9 +562,9 @@ def reading_all_s(store: Path, topic: str) -> float:
 
 
 def test_costs(mounted: Site, server: Server) -> None:
-    """4.1 No view reads all messages, but for the list of Parquet files, which the mount makes: the first page and a
-    topic's newest messages take at most 200 ms of a processor, however many messages there are. Where a topic is too
-    large, its size and rate are estimates, and marked as such."""
+    """4.1 No view reads all messages, except the list of Parquet files, which the mount makes. The first page and a
+    topic's newest messages take at most 200 ms of a processor, however many messages there are. If a topic is too
+    large, its size and rate are marked as estimates."""
     most_s = min(reading_all_s(mounted.store, "many") / 2, 0.2)
     for path in ("/", "/?system=1", link("topic", topic="many"), link("message", topic="many", queue=0, offset=9)):
         page(server, path)
@@ -574,8 +576,8 @@ def test_costs(mounted: Site, server: Server) -> None:
 
 
 def test_threads(server: Server) -> None:
-    """4.2 Views are made in threads, of which each client has a share: a search that takes long keeps neither the
-    server nor other clients waiting."""
+    """4.2 Threads make the views, and each client has a share of them: a long search delays neither the server nor
+    other clients."""
     slow = link("topic", topic="many", where='no.thing like "%x%" or level = "none"')
     with ThreadPoolExecutor(8) as browsers:
         searches = [browsers.submit(page, server, slow) for _ in range(8)]
@@ -588,8 +590,8 @@ def test_threads(server: Server) -> None:
 
 
 def test_own_parts(server: Server) -> None:
-    """4.3 The page has no part from elsewhere: style and script are the server's own, and all but keys and live tail
-    works without the script."""
+    """4.3 The page loads nothing from other sites: style and script come from the server. Everything except shortcut
+    keys and live tail works without the script."""
     html = page(server, link("topic", topic="orders"))
     parts = re.findall(r'(?:src|href)="([^"]*static[^"]*)"', html)
     assert len(parts) == 2

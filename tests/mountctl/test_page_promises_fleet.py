@@ -94,9 +94,9 @@ def expected(newest: int, count: int) -> list[tuple[str, int]]:
 
 
 def test_topics(fleet: FleetSite) -> None:
-    """5.1 With `--fleet @GROUP`, `/page/fleet` lists the topics of all brokers of that group in
-    `~/.config/fsstore/fleet.toml`, each with its broker, and the brokers with log, disk, access and each reason to look
-    at them. A broker has 50 topics there; the number of its others is shown."""
+    """5.1 With `--fleet @GROUP`, `/page/fleet` lists the topics of all brokers in that group of
+    `~/.config/fsstore/fleet.toml`, each with its broker. It also lists the brokers with log, disk, access and each
+    problem. At most 50 topics of a broker are listed, with the number of the others."""
     assert links(page(fleet.server, "/"), "@prod") == ["/page/fleet"]
     html = page(fleet.server, "/page/fleet")
     text = words(html)
@@ -130,9 +130,9 @@ def test_topics(fleet: FleetSite) -> None:
 
 
 def test_messages(fleet: FleetSite) -> None:
-    """5.2 A topic shows the messages of all brokers, newest first by store time, each with its broker. All fields of a
-    search hold for each broker, another one chooses a broker, and "Older" goes on where the page ended, whatever was
-    published meanwhile."""
+    """5.2 A topic shows the messages of all brokers, newest first by store time, each with its broker. A search
+    applies to every broker, and one more field selects a single broker. "Older" continues where the page ended, even
+    if messages were published meanwhile."""
     newest = 2 * EACH - 1
     first = page(fleet.server, link("fleet/topic", topic="orders", until="2027-01-01"))
     assert seconds(first) == expected(newest, 50)
@@ -162,8 +162,7 @@ def test_messages(fleet: FleetSite) -> None:
 
 
 def test_histogram(fleet: FleetSite) -> None:
-    """5.3 The histogram has the messages of all brokers in the times that are shown; a broker that it lacks is
-    named."""
+    """5.3 The histogram has the messages of all brokers in the times shown, and names each broker that it lacks."""
     times = {"from_": f"@{BEGIN_MS}", "until": f"@{BEGIN_MS + 3_600_000}"}
     html = page(fleet.server, link("fleet/topic", topic="orders", **times))
     assert f"{2 * EACH} messages, a bar for 5 s" in words(html)
@@ -247,8 +246,8 @@ MESSAGES = {
 
 
 def test_brokers_that_do_not_answer(fleet: FleetSite, beside: Server, stranger: str) -> None:
-    """5.4 A broker that can't be asked, does not answer within 5 s, or answers with more than 4 MiB or other than such
-    a server, is named with the reason, and the others are shown."""
+    """5.4 If a broker can't be asked, does not answer within 5 s, answers with more than 4 MiB, or is not such a
+    server, the page names it with the reason, and shows the others."""
     for view in ("/page/fleet", link("fleet/topic", topic="orders")):
         text = words(page(fleet.server, view))
         assert re.search(r"Not on this page gone : \[Errno 111\] Connection refused shell : the page asks servers: the "
@@ -283,9 +282,9 @@ def test_brokers_that_do_not_answer(fleet: FleetSite, beside: Server, stranger: 
 
 
 def test_their_answers_are_no_markup(beside: Server, stranger: str) -> None:
-    """5.5 Servers are asked by the fleet file's `url` alone, and redirected nowhere; their tokens are those of
-    `HADOOP_TOKEN_FILE_LOCATION`, as for [Spark](fleet.md#5-one-spark-job-over-all-brokers). Nothing in their answers is
-    markup."""
+    """5.5 Servers are asked only at the `url` of the fleet file, and redirects are not followed. The tokens come
+    from `HADOOP_TOKEN_FILE_LOCATION`, as for [Spark](fleet.md#5-one-spark-job-over-all-brokers). Nothing in their
+    answers is markup."""
     topic = {
         "topic": MARKUP, "queues": (1 << 63) - 1, "messages": 1, "stored_bytes": 1, "is_exact": False,
         "oldest_ms": -((1 << 63) - 1), "newest_ms": (1 << 63) - 1, "per_second": 1e12,
