@@ -78,8 +78,8 @@ def mount(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
 
 
 def test_readers_of_delta_tables_find_each_message_once(mount: Mounted, tmp_path: Path) -> None:
-    """4.1 `--format delta` makes DIR a Delta table with the columns of `@parquet` and `queue`, partitioned by
-    `topic` and `date`; deltalake, Polars and DuckDB find each message of the store once."""
+    """4.1 `--format delta` makes DIR a Delta table, partitioned by `topic` and `date`, with the columns of
+    `@parquet` and `queue`. deltalake, Polars and DuckDB find each message of the store once."""
     assert export(mount.root, tmp_path / "t") == f"2,000 messages in 2 files below {tmp_path / 't'}\n"
     there, table = in_mount(mount), DeltaTable(tmp_path / "t")
     assert len({row[:3] for row in there}) == len(there) == 2_000
@@ -115,8 +115,9 @@ def exporter() -> Iterator[Callable[..., int]]:
 
 
 def test_an_export_killed_twenty_times_has_each_message_once(tmp_path: Path) -> None:
-    """4.2 A unit is a commit, whose transaction identifier has the unit's number: killed at any moment, the same
-    command goes on, no message is there twice or missing, and files that an unfinished unit left are removed."""
+    """4.2 Each unit is one commit, with the unit's number as its transaction identifier. After a kill at any moment
+    the same command continues. No message is duplicated or missing, and files that an unfinished unit left are
+    removed."""
     fill(tmp_path / "store", 700)
     table, moments = tmp_path / "table", random.Random(20)
     with mounted(tmp_path, store=tmp_path / "store") as mount, exporter() as run:
@@ -135,8 +136,8 @@ def test_an_export_killed_twenty_times_has_each_message_once(tmp_path: Path) -> 
 
 
 def test_other_programs_may_change_the_table(tmp_path: Path) -> None:
-    """4.3 Other programs may compact and vacuum the table, and delete messages of it: the next export adds what is
-    new, and nothing again."""
+    """4.3 Other programs may compact and vacuum the table, and delete messages from it. The next export adds only
+    messages that are new."""
     fill(tmp_path / "store", 20)
     with mounted(tmp_path, store=tmp_path / "store") as mount:
         for _ in range(3):
@@ -152,8 +153,8 @@ def test_other_programs_may_change_the_table(tmp_path: Path) -> None:
 
 
 def test_messages_that_are_missing_are_told(tmp_path: Path) -> None:
-    """4.4 Messages that retention removed before their turn, and damaged ones, are left out and counted on standard
-    error."""
+    """4.4 Damaged messages, and messages that retention removed before their turn, are left out and counted on
+    standard error."""
     store, table = tmp_path / "store", tmp_path / "table"
     fill(store, 10, ("orders",))
     export(store, table)
@@ -177,8 +178,8 @@ def test_messages_that_are_missing_are_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [DeltaFolder, ExportFolder])
 def test_one_export_at_a_time_writes_a_directory(mount: Mounted, tmp_path: Path, kind: type[ExportFolder]) -> None:
-    """4.5 One export at a time writes to a directory, be it a table or not; another one ends with 75, and changes
-    nothing."""
+    """4.5 Only one export at a time writes to a directory, whether it is a table or not. A second one exits with 75,
+    and changes nothing."""
     words = ("export", mount.root, tmp_path / "t", "--format", kind.format)
     with kind(tmp_path / "t").locked():
         done = mountctl(*words)
@@ -247,8 +248,8 @@ def torn(mount: Mounted, folder: Path) -> None:
 def test_another_target_is_refused(
     mount: Mounted, tmp_path: Path, made: Callable[[Mounted, Path], None], reason: str
 ) -> None:
-    """4.6 A directory that holds an export without `--format delta`, a table of another program, store or shape, or
-    one whose log is lost or damaged, is refused by name, and is left as it is."""
+    """4.6 A directory is refused by name, and left as it is, if it holds an export without `--format delta`, or a
+    table of another program, store or shape, or a table whose log is lost or damaged."""
 
     def contents() -> dict[str, bytes]:
         return {str(file): file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
@@ -264,7 +265,7 @@ def test_another_target_is_refused(
 
 
 def test_a_missing_library_is_named(mount: Mounted, tmp_path: Path) -> None:
-    """4.7 deltalake (the extra `delta`) is loaded for `--format delta` alone; without it, one line says what to
+    """4.7 deltalake (the extra `delta`) is loaded only for `--format delta`. If it is missing, one line says what to
     install."""
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['deltalake'] = None")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
