@@ -45,6 +45,7 @@ assert HEADER.itemsize == _HEADER.size == 40
 assert _ENTRY_BYTES == 20
 
 MAX_TIME_DIFFERENCE_S = 0x7FFFFFFF
+_LAST_MS = (1 << 63) - 1
 TAG_TYPE = "T"
 """Since RocketMQ 5.4 a record's last entry is for its tag, hashed as topic#T#tag. fsstore only reads these entries."""
 
@@ -108,7 +109,8 @@ class IndexFile(HashTable):
         begin, begin_ms, end, end_ms = keys.bounds(count)
         if first > 1:
             begin, begin_ms = header.begin_physical_offset, header.begin_time_ms
-        self._set_header(IndexHeader(begin_ms, end_ms, begin, end, header.used_slots + opened, first + count))
+        used_slots = min(header.used_slots + opened, self.entries)  # any number may be stored
+        self._set_header(IndexHeader(begin_ms, end_ms, begin, end, used_slots, first + count))
         keys.lead(count, pages, self.slots, first)
 
     def records(self) -> Array:
@@ -144,10 +146,12 @@ class IndexFile(HashTable):
         records = entries[1 : kept + 1]
         end = int(records["physical_offset"][-1])
         end_ms = stored_ms(end) if kept + 1 < header.next_entry else header.end_time_ms
+        if end_ms <= 0:
+            end_ms = header.begin_time_ms + 1000 * int(records["time_difference_s"][-1])
         self._set_header(
             IndexHeader(
                 header.begin_time_ms,
-                end_ms if end_ms > 0 else header.begin_time_ms + 1000 * int(records["time_difference_s"][-1]),
+                min(max(end_ms, 0), _LAST_MS),
                 header.begin_physical_offset,
                 end,
                 int(np.count_nonzero(records["previous"] == 0)),

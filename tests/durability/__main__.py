@@ -9,6 +9,7 @@ from pathlib import Path
 HELPERS = {
     "__init__",
     "__main__",
+    "array_parsers",
     "attacks",
     "figures",
     "bodies",

@@ -23,7 +23,10 @@ from typing import Any
 from tests.durability.figures import KEPT, keep
 
 CORPUS = Path(__file__).parent / "corpus"
-NAMES = ("record", "log", "properties", "consume_queue", "index", "lines", "json_line", "names")
+NAMES = (
+    *("record", "log", "properties", "rows", "ranges", "consume_queue", "index"),
+    *("lines", "json_line", "message", "names", "frames", "request", "where", "marks"),
+)
 STATUS = re.compile(r"#(\d+)\s+\w+\s+cov: (\d+) ft: (\d+) corp: (\d+)")
 
 

@@ -265,6 +265,15 @@ def test_trusted_entries_end_where_a_power_cut_left_zeros() -> None:
     assert trusted_prefix(records, 10_000) == 2
 
 
+def raw_file(begin_time_ms: int, time_difference_s: int, used_slots: int, next_entry: int) -> bytes:
+    """A file with one entry, and these fields."""
+    header = struct.pack(">qqqqii", begin_time_ms, 0, 0, 0, used_slots, next_entry)
+    return (header + bytes(4 * SLOTS + 20) + struct.pack(">iqii", 3, 5, time_difference_s, 0)).ljust(FILE_BYTES, b"\0")
+
+
+@example(raw_file((1 << 63) - 1, 1, used_slots=1, next_entry=2), 3)
+@example(raw_file(-(1 << 63), -1, used_slots=1, next_entry=2), 3)
+@example(raw_file(1, 1, used_slots=(1 << 31) - 1, next_entry=0), 4)
 @settings(max_examples=300)
 @given(
     st.binary(min_size=40 + 4 * SLOTS + 20 * ENTRIES, max_size=40 + 4 * SLOTS + 20 * ENTRIES), st.integers(0, 2**31 - 1)
