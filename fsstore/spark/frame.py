@@ -140,7 +140,7 @@ def frame_of(
     each file; None: of up to MOST_LOCATED. ExpiredFilesError, BrokerError, MountGoneError."""
     with _locating(spark, source, len(asked), locations):
         found = _planned(spark, source, wanted, asked)
-    planned = filter(None, map(file_at, found.inputFiles()))
+    planned = filter(None, map(file_at, _input_files(spark, found)))
     if expired := lost((file.part for file in asked), (file.part for file in planned)):
         error = ExpiredFilesError(source.broker, expired)
         if wanted.on_expired == ERROR:
@@ -149,6 +149,14 @@ def frame_of(
     if wanted.since is not None:
         found = found.where(found.store_time >= lit(wanted.since))
     return found if wanted.until is None else found.where(found.store_time < lit(wanted.until))
+
+
+def _input_files(spark: SparkSession, frame: DataFrame) -> list[str]:
+    """As `frame.inputFiles()`, in one answer of Java's: PySpark takes one for each name."""
+    jvm = spark._jvm
+    assert jvm is not None
+    named = str(jvm.scala.Predef.genericWrapArray(frame._jdf.inputFiles()).mkString("\n"))
+    return named.split("\n") if named else []
 
 
 def _planned(spark: SparkSession, source: Source, wanted: Wanted, asked: Sequence[DatasetFile]) -> DataFrame:
