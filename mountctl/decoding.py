@@ -20,7 +20,7 @@ MOST_DECODED_BYTES = 64 << 20
 takes_decode = click.option(
     "--decode",
     metavar="COMMAND",
-    help="Have a shell run COMMAND with each body on its standard input, and take what it prints for the body.",
+    help="Run COMMAND in a shell for each message, with the body on standard input; its output replaces the body.",
 )
 
 

@@ -255,7 +255,7 @@ takes_sample = click.option(
     "--sample",
     metavar="N",
     type=click.IntRange(1),
-    help="Look only at N messages, drawn over the queue offsets; standard error says of how many.",
+    help="Look only at a sample of N messages, drawn over the queue offsets; standard error says from how many.",
 )
 
 

@@ -172,7 +172,7 @@ def takes_format(command: Callable[..., Any]) -> Callable[..., Any]:
         "--format",
         "template",
         metavar="FORMAT",
-        help="Print each message so: %B broker, %t topic, %q queue, %o offset, %b body, %S its size, %k keys, %g tag, "
+        help="Output format: %B broker, %t topic, %q queue, %o offset, %b body, %S its size, %k keys, %g tag, "
         "%m message id, %T store time in ms, %D the same as a date, %h properties, %{NAME} one of them, %j JSON; "
         "\\n, \\t, \\0.",
     )

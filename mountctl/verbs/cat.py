@@ -44,7 +44,7 @@ from mountctl.showing import Printer, takes_format
     "-n",
     "--count",
     type=click.IntRange(min=0),
-    help="The most messages of each queue, or with --key of the key. (tail -n counts over all queues.)",
+    help="At most this many messages of each queue, or, with --key, of the key. (tail -n counts over all queues.)",
 )
 @takes_sample
 @takes_decode
@@ -55,11 +55,13 @@ def command(
     place: str, targets: tuple[str, ...], count: int | None, sample: int | None, decode: str | None,
     selection: Selection, printer: Printer, settings: StoreSettings,
 ) -> int:  # fmt: skip
-    """Print messages of a store or mount, queue by queue: each body and a newline; one OFFSET: its body, byte for byte.
+    """Print messages of a store or mount, queue by queue: each body and a newline. With OFFSET: only that body, byte
+    for byte.
 
     A topic may be a glob, in quotes: 'ord*'. A path below PLACE names both: /mnt/mq/orders/0.
 
-    Several places stand before the topics: HOST:PLACE is read by ssh, @GROUP is of ~/.config/fsstore/fleet.toml. Their
+    Several places come before the topics: HOST:PLACE is read by ssh, @GROUP is a group in
+    ~/.config/fsstore/fleet.toml. Their
     messages come in the order of their store times.
 
     \b

@@ -35,7 +35,7 @@ NICENESS = 10
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per finding.")
 @takes_settings
 def command(place: str, repair: bool, rate: str, as_json: bool, settings: StoreSettings) -> None:
-    """Check a store: re-derives every consume-queue and index byte from the commit log.
+    """Check a store: derive every byte of consume queues and index from the commit log, and compare.
 
     Each finding is one line; the exit code is 1 if there are any. A mounted store is checked while it is used, up to
     the end of the data on disk at the check's start; `mountctl status` shows the progress and the findings, too.

@@ -58,7 +58,7 @@ def command(
     A message is consumed when it is printed, or when COMMAND has ended with 0; after a failure or a kill it is
     delivered again. Several members of a group share the queues. A broker's clients of the group continue from the same
     offsets. Messages that are damaged, or expired before the group consumed them, are skipped with a warning; the exit
-    code is then 3, or 4. With --where the group passes over the other messages for good. COMMAND has MQ_TOPIC,
+    code is then 3, or 4. With --where the group skips the other messages for good. COMMAND has MQ_TOPIC,
     MQ_QUEUE, MQ_OFFSET, MQ_KEYS and MQ_TAGS in its environment.
 
     \b

@@ -35,18 +35,18 @@ NO_SETTINGS = StoreSettings()
 @click.command("dlq", short_help="Look at dead letters, and send them back.")
 @click.argument("place")
 @click.argument("group", metavar="[GROUP[/QUEUE[/OFFSET]]]", required=False)
-@click.option("--send", is_flag=True, help="Send them to the topics that they come from, unless they were sent before.")
+@click.option("--send", is_flag=True, help="Send them to their original topics, unless they were sent before.")
 @click.option("-n", "--dry-run", is_flag=True, help="With --send: send nothing; print the numbers only.")
 @takes_selection
 @takes_format
 def command(
     place: str, group: str | None, send: bool, dry_run: bool, selection: Selection, printer: Printer
 ) -> int:  # fmt: skip
-    """List the consumer groups of PLACE that have dead letters; with GROUP print its dead letters, each with its place
-    in %DLQ%GROUP, its time, the topic that it comes from, the number of its retries, its keys and its body.
+    """List the consumer groups of PLACE that have dead letters. With GROUP print its dead letters, each with its place
+    in %DLQ%GROUP, time, original topic, number of retries, keys and body.
 
-    With --send a mount publishes them again in the topics that they come from, where every group of these topics gets
-    them. The dead letters stay, and are not sent again by a later run.
+    With --send a mount publishes them again in their original topics, for every group of these topics. The dead
+    letters stay, and a later run does not send them again.
 
     \b
     Examples:

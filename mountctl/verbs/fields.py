@@ -32,11 +32,11 @@ def command(
     place: str, targets: tuple[str, ...], count: int, start: str | None, end: str | None, as_json: bool,
     settings: StoreSettings,
 ) -> int:  # fmt: skip
-    """Show the fields of bodies that are JSON objects: types, share of the messages that have them, least, greatest and
-    most frequent values. Names are as --where takes them.
+    """Show the fields of bodies that are JSON objects: types, share of the messages that have them, smallest, largest
+    and most frequent values. Names are printed as --where takes them.
 
-    It looks at a sample, drawn over the queue offsets, and says how large it is, and how far its shares may be off. A
-    sample that had to be cut, at 64 MiB of bodies or at 1,000 fields, is said on standard error; the exit code is then
+    The verb looks at a sample, drawn over the queue offsets, and prints its size and the largest error of the shares.
+    If the sample had to be cut, at 64 MiB of bodies or at 1,000 fields, standard error says so, and the exit code is
     4.
 
     \b

@@ -51,7 +51,7 @@ MATCH, PLACE, PLAIN = "\x1b[1;31m", "\x1b[35m", "\x1b[0m"
 @click.option("-c", "--count", "counting", is_flag=True, help="Print the number of matching messages of each topic.")
 @click.option("-l", "--topics", "listing", is_flag=True, help="Print only the topics that have a matching message.")
 @click.option("-o", "--only-matching", "only", is_flag=True, help="Print only the matches, one per line.")
-@click.option("-m", "--max-count", "most", type=click.IntRange(1), help="The most messages of each topic.")
+@click.option("-m", "--max-count", "most", type=click.IntRange(1), help="At most this many messages of each topic.")
 @click.option(
     "-A", "--after-context", "after", metavar="N", type=click.IntRange(0), help="Print N messages after each."
 )
@@ -77,11 +77,11 @@ def command(
     """Print the messages of a store or mount that match PATTERN, a regular expression of Python's. Without TOPIC
     all topics are searched. ^ and $ match at each line of a body.
 
-    Several places stand first: HOST:PLACE is read by ssh, @GROUP is of ~/.config/fsstore/fleet.toml. A PATTERN that
-    looks like a place is given by -e.
+    Several places come first: HOST:PLACE is read by ssh, @GROUP is a group in ~/.config/fsstore/fleet.toml. Use -e for
+    a PATTERN that looks like a place.
 
-    -A, -B and -C print messages of the same queue near each match, each once, also those that --where, --tag and --key
-    leave out; between groups that don't touch is a line of --. They have no effect with -c, -l, -o and -q.
+    -A, -B and -C print messages of the same queue near each match, each once, even those that --where, --tag and --key
+    leave out. A line of -- separates groups that don't touch. They have no effect with -c, -l, -o and -q.
 
     The exit code is 0 with a match, 1 without, and greater after an error.
 

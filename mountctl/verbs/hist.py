@@ -39,7 +39,7 @@ NARROW, WIDE = 10, 60
     help="A span of time like 30s, 1m, 1d; or topic, queue or tag. Default: a span that makes up to 60 rows, or with "
     "--field the field alone.",
 )
-@click.option("--field", metavar="NAME", help="Count each value of this field of JSON bodies apart: level, user.id.")
+@click.option("--field", metavar="NAME", help="Count each value of this JSON field separately: level, user.id.")
 @click.option("--from", "start", metavar="OFFSET|TIME", help="First queue offset, or a time as for cat.")
 @click.option("--until", "end", metavar="OFFSET|TIME", help="End before this queue offset or time.")
 @takes_where
@@ -56,11 +56,11 @@ def command(
     place: str, targets: tuple[str, ...], by: str | None, field: str | None, start: str | None, end: str | None,
     where: str | None, as_json: bool, as_csv: bool, png: Path | None, settings: StoreSettings,
 ) -> int:  # fmt: skip
-    """Count the messages of a store or mount, and the bytes of their records in the log, as bars. Without TOPIC those
-    of all topics.
+    """Show the number of messages of a store or mount, and the bytes of their records in the log, as bars. Without
+    TOPIC: of all topics.
 
     Without --field, --where and --by tag no message is read, and damaged ones are counted, too. At most 10,000 values
-    are told apart; messages with others are in rows of "(others)", and the exit code is then 4.
+    are counted separately; messages with other values are in rows of "(others)", and the exit code is then 4.
 
     \b
     Examples:

@@ -16,7 +16,7 @@ from mountctl.places import require_here
 @click.argument("store", type=Path)
 @takes_settings
 def command(store: Path, settings: StoreSettings) -> None:
-    """Make the replica STORE a store to write, for a mount or for a broker. Refused while its replication runs.
+    """Turn the replica STORE into a writable store, for a mount or for a broker. Refused while its replication runs.
 
     It ends with its last whole message. The rest of an interrupted transfer is cut; a copy of these bytes goes to
     STORE/fsstore/damaged.

@@ -58,11 +58,11 @@ def command(
     pairs: tuple[str, ...], delay_level: int | None, files: tuple[Path, ...], kind: str, verbose: bool, as_json: bool,
     settings: StoreSettings,
 ) -> None:  # fmt: skip
-    """Publish each MESSAGE and each --file as one message, or without either each line of standard input.
+    """Publish each MESSAGE and each --file as one message. Without either, publish each line of standard input.
 
     The MESSAGE '-' means all of standard input as one message. (To publish a '-', use a --file, or a line.) A path
     below PLACE names both: /mnt/mq/orders.
-    On a mount -v and --json give each message a UNIQ_KEY, as RocketMQ's clients do, to find it by.
+    On a mount, -v and --json give each message a UNIQ_KEY by which it can be found, as RocketMQ's clients do.
 
     \b
     Examples:

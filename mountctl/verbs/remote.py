@@ -20,9 +20,9 @@ from mountctl.frames import PROTOCOL, Frame, Hello, Refused, Request, Row, encod
 @click.command("remote", short_help="Answer the verbs of another host, over its ssh.")
 def command() -> int:
     """Read one request of a mountctl on another host from standard input, a line of JSON, and answer it on standard
-    output. `cat`, `tail`, `grep`, `topics`, `status` and `top` call it by ssh for a place like HOST:/mnt/mq; it is for
-    no other use. It only reads. A key that may do nothing else has
-    `restrict,command="mountctl remote"` in authorized_keys.
+    output. `cat`, `tail`, `grep`, `topics`, `status` and `top` call it by ssh for a place like HOST:/mnt/mq; it has no
+    other use. It is read-only. To limit a key to it, put `restrict,command="mountctl remote"` before the key in
+    authorized_keys.
 
     \b
     Example:

@@ -31,7 +31,7 @@ _INTERVALS = {"haSendHeartbeatInterval": "heartbeat_seconds", "haHousekeepingInt
 
 @click.command("replicate", short_help="Keep a live copy of a remote broker.")
 @click.argument("places", metavar="[HOST[:PORT]] STORE", nargs=-1, required=True)
-@click.option("--remoting", metavar="HOST:PORT", help="The broker's listenPort; else its replication's port less 1.")
+@click.option("--remoting", metavar="HOST:PORT", help="The broker's listenPort; default: its replication port minus 1.")
 @click.option("--begin-again", "is_begun_again", is_flag=True, help="Set the old copy aside, and make a new one.")
 @click.option("--while-mounted", type=Path, hidden=True)  # of `mountctl mount --replicate`
 @partial(takes_settings, own=frozenset((MASTER, CONTROLLER, *_INTERVALS, *MASTER_NAMES)))
@@ -44,9 +44,9 @@ def command(
 ) -> None:
     """Keep STORE a copy of the broker at HOST (haListenPort, 10912), as it grows. Runs until SIGTERM or SIGINT.
 
-    An empty or missing STORE is made, with the broker's sizes. `mountctl mount --follow STORE` shows it meanwhile. What
-    is acknowledged to the broker is on this disk. --remoting none does without topics and groups; tell it then by -o
-    enableControllerMode=true that the broker has a controller. To serve replicas of the copy: -o
+    If STORE is empty or missing, it is created with the broker's sizes. `mountctl mount --follow STORE` shows it
+    meanwhile. Messages acknowledged to the broker are on this disk. With --remoting none topics and groups are not
+    copied; if the broker has a controller, add -o enableControllerMode=true. To serve replicas of the copy: -o
     brokerRole=ASYNC_MASTER,haListenPort=PORT.
 
     \b

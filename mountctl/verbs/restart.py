@@ -26,7 +26,7 @@ def command(place: str, options: tuple[str, ...]) -> None:
     Programs that use the mount wait for that moment and see no error: open files stay open, with all unfinished writes.
     Returns when the new daemon serves. If it can't be started, the old one stays.
 
-    -o takes store options, sync_flush, append_mode and parquet_memory.
+    -o accepts store options, sync_flush, append_mode and parquet_memory.
 
     \b
     Examples:

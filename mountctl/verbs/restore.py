@@ -17,10 +17,10 @@ from mountctl.verbs.backup import tell, unmounted_target
 @click.argument("backup", type=Path)
 @click.argument("store", type=Path)
 def command(backup: Path, store: Path) -> None:
-    """Make STORE, a new or empty directory, a store with what the backup BACKUP holds. The backup stays as it is.
+    """Restore the backup BACKUP into STORE, a new or empty directory. The backup stays as it is.
 
-    Copied data is read again and checked. An interrupted run goes on when the same command is given again. Consumer
-    groups go on where they were when the backup was made; a config/retention.json holds as soon as STORE is mounted.
+    Copied data is read again and checked. To continue an interrupted run, give the same command again. Consumer groups
+    continue from their offsets in the backup. A config/retention.json applies as soon as STORE is mounted.
 
     \b
     Examples:

@@ -34,7 +34,7 @@ from mountctl.places import Mount, Place, find
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
 @takes_settings
 def command(place: str, as_json: bool, settings: StoreSettings) -> None:
-    """Say which messages retention would delete now, and why: by the options in force, or with those of -o as
+    """Show which messages retention would delete now, and why. It uses the options in force, or those of -o as
     `mountctl restart -o ...` (`mountctl mount -o ...` for an unmounted store) would apply them. Deletes nothing.
 
     If the disk is too full, the verb proposes an option that deletes just enough.

@@ -74,14 +74,14 @@ class SecretFiles(NamedTuple):
 @click.command("serve", short_help="Serve a mount over HTTP.")
 @click.argument("place")
 @click.option("--listen", default=DEFAULT_LISTEN, show_default=True, metavar="ADDRESS:PORT", help="Where to listen.")
-@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name of this host; first its Spark worker's.")
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name of this host; its Spark worker's first.")
 @click.option("--tokens", type=_FILE, help="File of mode 0600 with a line NAME TOKEN for each client.")
 @click.option("--certificate", type=_FILE, help="The server's certificate chain (PEM), for TLS.")
 @click.option("--key", type=_FILE, help="Its private key, if it is not in the same file.")
-@click.option("--client-ca", type=_FILE, help="Let clients in whose certificate one of these (PEM) has signed.")
+@click.option("--client-ca", type=_FILE, help="Let in clients with a certificate signed by one of these CAs (PEM).")
 @click.option("--insecure", is_flag=True, help="Serve other hosts without TLS, or without tokens.")
 @click.option("--access-log", type=_FILE, metavar="FILE", help="A line for each request; - is standard output.")
-@click.option("--decode", metavar="COMMAND", help="Have the page show bodies as COMMAND prints them, too, by a shell.")
+@click.option("--decode", metavar="COMMAND", help="Also show bodies as COMMAND, run in a shell, prints them.")
 @click.option("--fleet", metavar="@GROUP", help="A page of all the group's brokers in ~/.config/fsstore/fleet.toml.")
 @click.option("--token-file", type=_FILE, help="Write the first token for HADOOP_TOKEN_FILE_LOCATION, and end.")
 def command(
@@ -89,11 +89,11 @@ def command(
     client_ca: Path | None, insecure: bool, access_log: Path | None, decode: str | None, fleet: str | None,
     token_file: Path | None,
 ) -> None:  # fmt: skip
-    """Serve the mount of PLACE over HTTP, to read: /webhdfs/v1/ for Hadoop and Spark, /files/ for all others,
-    /datasets?topic=&since=&until= names the Parquet files of a time. At / is a page for people.
+    """Serve the mount of PLACE over HTTP, read-only: /webhdfs/v1/ for Hadoop and Spark, /files/ for other programs,
+    and a page for people at /. /datasets?topic=&since=&until= lists the Parquet files of a time.
 
-    On the loopback the mount's readers are let in. Any other ADDRESS takes TLS, and tokens or client certificates.
-    SIGHUP has tokens, certificates and the access log opened anew.
+    On the loopback, users who may read the mount are let in. Any other ADDRESS needs TLS, and tokens or client
+    certificates. SIGHUP opens tokens, certificates and the access log anew.
 
     \b
     Example:

@@ -99,12 +99,12 @@ def command(
     """Run QUERY, in DuckDB's SQL, on PLACE, a store or its mount. Each topic is a table; `messages` has all topics.
 
     The columns are those of @parquet; body is text (null if it is not UTF-8), bytes is the stored body, and json is
-    the body if it is JSON: json->>'$.user'. A name that is no column is a field of the bodies, of the type that it has
-    in a sample: user, orders.user. Quote a name that is no word: "%DLQ%billing".
+    the body if it is JSON: json->>'$.user'. A name that is not a column is a field of the bodies, with its type in a
+    sample: user, orders.user. Quote names with special characters: "%DLQ%billing".
 
-    With --from and --until files of other times are not opened; with --where the tables have only messages for which it
-    is true. With --group they have those that a consumer group has not had; when QUERY has ended it has had them, and
-    the next run goes on there. A TIME is epoch milliseconds or ISO 8601.
+    With --from and --until only files of these times are opened. With --where the tables have only messages for which
+    it is true. With --group they have only messages that the consumer group has not had. When QUERY has ended, the
+    group has had them, and the next run continues there. A TIME is epoch milliseconds or ISO 8601.
 
     With --decode, body, json and fields come from the output of COMMAND; bytes stays the stored body. Each message of
     the tables costs a process, even if QUERY passes over it: select few, by --from, --until, --where or --group.

@@ -41,8 +41,8 @@ WATCH_SECONDS = 1.0
 @click.option("--watch", is_flag=True, help="Repeat every second, until interrupted; JSON is then one line.")
 @takes_settings
 def command(places: tuple[str, ...], as_json: bool, every: bool, watch: bool, settings: StoreSettings) -> int:
-    """Show a store or mount: sizes, topics, and each consumer group's lag. Without PLACE: everything mounted here. Of
-    several places, HOST:PLACE by ssh or @GROUP of ~/.config/fsstore/fleet.toml, a line each.
+    """Show a store or mount: sizes, topics, and each consumer group's lag. Without PLACE: everything mounted here.
+    Several places (HOST:PLACE by ssh, or @GROUP of ~/.config/fsstore/fleet.toml) get a line each.
 
     \b
     Examples:

@@ -23,7 +23,7 @@ from mountctl.showing import Printer, takes_format, tell_left_out
 @click.command("tail", short_help="Print the newest messages, and follow new ones.")
 @click.argument("place")
 @click.argument("targets", metavar="TOPIC[/QUEUE]...", nargs=-1)
-@click.option("-n", "--count", type=click.IntRange(min=0), help="How many messages; 10, or with --from all.")
+@click.option("-n", "--count", type=click.IntRange(min=0), help="Number of messages; default: 10, or all with --from.")
 @click.option("-f", "--follow", is_flag=True, help="Print new messages, until interrupted.")
 @takes_decode
 @takes_selection
@@ -37,8 +37,8 @@ def command(
 
     A topic may be a glob, in quotes: 'ord*'. A path below PLACE names both: /mnt/mq/orders/0.
 
-    Several places stand before the topics: HOST:PLACE is read by ssh, @GROUP is of ~/.config/fsstore/fleet.toml. A host
-    that is lost while it is followed is named, and asked again.
+    Several places come before the topics: HOST:PLACE is read by ssh, @GROUP is a group in
+    ~/.config/fsstore/fleet.toml. If the connection to a followed host is lost, the host is named and asked again.
 
     \b
     Examples:

@@ -337,8 +337,8 @@ def _cut(name: str, width: int) -> str:
 def command(places: tuple[str, ...], interval: float, count: int | None, as_json: bool) -> int:
     """Show the activity of the mount at MOUNTPOINT, or of the store in that directory, until interrupted: rates in and
     out, rates of each topic, the lag of consumer groups, the processes that publish or read most through the mount,
-    memory and disk. Of several places, HOST:PLACE by ssh or
-    @GROUP of ~/.config/fsstore/fleet.toml, a line each, and topics and groups of all.
+    memory and disk. Several places (HOST:PLACE by ssh, or @GROUP of ~/.config/fsstore/fleet.toml) get a line each,
+    before the topics and groups of all.
 
     \b
     Examples:

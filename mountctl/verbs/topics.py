@@ -62,7 +62,8 @@ def list_topics(places: tuple[str, ...], is_long: bool, as_json: bool, settings:
     times of the oldest and newest message, and messages per second of the last minute; ~ marks estimates, of a large
     topic.
 
-    Of several places, HOST:PLACE by ssh or @GROUP of ~/.config/fsstore/fleet.toml, each with its broker.
+    With several places (HOST:PLACE by ssh, or @GROUP of ~/.config/fsstore/fleet.toml) each topic is listed with its
+    broker.
 
     \b
     Examples:

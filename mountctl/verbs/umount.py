@@ -46,7 +46,8 @@ def command(place: Path, lazy: bool) -> None:
     """Unmount the store at MOUNTPOINT, which may also be the store's own directory.
 
     Returns when everything is on disk and the store is closed. A mount in use is refused, with the names of its
-    processes. --lazy unmounts it for other processes, and the store is closed when the last of those has ended.
+    processes. With --lazy the mount disappears at once, and the store is closed when the last process that uses it has
+    ended.
 
     \b
     Examples:
