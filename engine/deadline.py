@@ -1,7 +1,7 @@
-"""Deadlines: a thread says how long it may be kept, and what takes long raises WouldBlock instead of being done later.
+"""Deadlines: a thread limits its time, and slow work raises WouldBlock instead of being done later.
 
-A nonblocking thread has no time at all. A thread with a deadline does one thing that takes long in any case, and others
-until the deadline. Each thing keeps what it found out, so the next call goes on from there.
+A nonblocking thread has no time at all. A thread with a deadline does one piece of slow work in any case, and more
+until the deadline. Each piece keeps its results, so the next call continues from there.
 """
 
 from __future__ import annotations

@@ -90,15 +90,15 @@ class UnsupportedStoreError(OpenError):
 
 @dataclass(eq=False)
 class MissingLogError(OpenError):
-    """Files of the commit log of the store at `path` are not where they were looked for, as its member `evidence`
-    shows; most often they are elsewhere. `what` is missing; `otherwise` is to be done when they are nowhere."""
+    """Files of the commit log of the store at `path` are missing, as its member `evidence` shows; usually they are
+    in another folder. `what` is missing; `otherwise` is the remedy if they are nowhere."""
 
     path: Path
     evidence: str
     what: str
     otherwise: str
     options: str = "-o storePathCommitLog=PATH[,PATH...]"
-    """What to open it with."""
+    """The options that name the log's folders."""
 
     def __str__(self) -> str:
         return (
@@ -365,7 +365,7 @@ class QueueGapError(StoreError):
 
 @dataclass(eq=False)
 class FlushFailedError(StoreError):
-    """The disk refused a flush of `path`: what was written since the last good one may be lost. Final for this open
+    """The disk refused a flush of `path`: data written since the last good flush may be lost. Final for this open
     store."""
 
     path: Path
@@ -397,7 +397,7 @@ class StoreClosedError(StoreError):
 
 @dataclass(eq=False)
 class ObstructedError(StoreError):
-    """What stands at `path` is no `needed` ("file", "folder"), as the store needs there; `found` says what it is.
+    """The store needs a `needed` ("file", "folder") at `path`, and something else is there; `found` describes it.
     Nothing was done."""
 
     path: Path
@@ -436,7 +436,8 @@ class TopicExistsError(TopicError):
 
 @dataclass(eq=False)
 class TopicsRefusedError(TopicError):
-    """Of topics that were to be made at once, none is made: `reasons` has one for each topic that can't be."""
+    """Several topics were to be made at once, and none was made. `reasons` has a reason for each topic that can't be
+    made."""
 
     reasons: tuple[str, ...]
 
@@ -554,7 +555,7 @@ class TruncatedFileError(ReadError):
 
 @dataclass(eq=False)
 class RetiredFileError(ReadError):
-    """The file at `path` was deleted; nobody may read it any more."""
+    """The file at `path` was deleted and can't be read any more."""
 
     path: Path
 

@@ -22,7 +22,7 @@ class Figure:
     label: str = ""
     """Name of the label whose values are the keys of the field's value."""
     notice: str = ""
-    """Of `mountctl status` while the number is not 0: a label, the noun that is counted, and the rest of the sentence,
+    """Shown by `mountctl status` while the number is not 0: a label, the counted noun, and the rest of the sentence,
     with other fields of the record in braces."""
 
 

@@ -200,8 +200,8 @@ class Queue:
         return QueueBounds(min(queue.min_offset, max_offset), max_offset)
 
     def at_rest(self) -> QueueAtRest | None:
-        """Where the queue begins, and the age of its newest message, without opening it. None: it is open, or it has to
-        be opened to tell that: ask `bounds` and `get`. TopicNotFoundError."""
+        """The begin of the queue and the age of its newest message, without opening it. None: it is open, or must be
+        opened for that: ask `bounds` and `get`. TopicNotFoundError."""
         if self._consume_queue is not None:
             return None
         if not self._queues.has_queue(self.topic, self.queue):
@@ -429,8 +429,8 @@ class Queue:
         return blocks
 
     def outline(self, start: int, count: int) -> Outline | None:
-        """How much is in the block of `count` messages from queue offset `start` on; None where only the block itself
-        tells it. TopicNotFoundError."""
+        """Sizes and texts of the block of `count` messages from queue offset `start` on. None: only the block itself
+        has them. TopicNotFoundError."""
         queue = self._current()
         return None if queue is None or start < queue.min_offset else self._reader.blocks.outline(queue, start, count)
 

@@ -232,7 +232,7 @@ class StoreStats:
         "Pages of the log, queues and index that the disk refused to read, since this daemon began",
         notice="refused read by the disk: mountctl check tells where",
     )
-    """Of all stores of this process; retries count."""
+    """Counts all stores of this process, and retries."""
     ignored_errors: int = gauge(
         "Errors of the disk since then that cost only time or memory: marks or sizes not written",
         notice="ignored error of the disk, last: {last_ignored_error}",
@@ -265,9 +265,9 @@ class MasterFigures:
 
     role: str
     address: str
-    """Where it serves the log."""
+    """The address at which it serves the log."""
     remoting_address: str
-    """Where it answers the requests beside it."""
+    """The address at which it answers a replica's other requests."""
     connected: int = gauge("Replicas that are connected")
     in_sync: int = gauge("Replicas that count for inSyncReplicas")
     in_oldest_file: int = gauge(

@@ -141,7 +141,7 @@ class MessageStore:
             ignored=parts.ignored,
         )
         self.known_ranges = KnownRanges(layout.ranges, parts.log.files, parts.ignored, writable=writes)
-        """What readers keep of ranges of queues for later openings."""
+        """Data that readers keep for later openings, by range of a queue."""
         if writes:
             self._listeners.subscribe(_Expiry(self.known_ranges))
         self._opened_end = parts.log.readable_end
@@ -741,8 +741,8 @@ class MessageStore:
         return self._queue(topic, queue).blocks(start, count)
 
     def outline(self, topic: str, queue: int, start: int, count: int) -> Outline | None:
-        """How much is in the block of `count` messages from queue offset `start` on; None where only the block itself
-        tells it: messages are damaged, compressed, in several log files … TopicNotFoundError."""
+        """Sizes and texts of the block of `count` messages from queue offset `start` on. None: only the block itself
+        has them (messages are damaged, compressed, in several log files …). TopicNotFoundError."""
         return self._queue(topic, queue).outline(start, count)
 
     def bodies(self, bodies: Bodies) -> SliceColumn:

@@ -17,12 +17,12 @@ from engine import counter
 from fsstore.accounts import Accounts
 
 MOST_PROCESSES = 128
-"""Processes that are told apart. One more takes the place of the one that came first, which comes again with its next
-request; its user's figures stay."""
+"""Number of processes that are counted separately. One more replaces the process that came first, which returns with
+its next request; its user's figures stay."""
 MOST_USERS = 64
-"""Users without such a process that are told apart; those of the others are counted together."""
+"""Number of users without such a process that are counted separately; those of the others are counted together."""
 OTHERS = None
-"""Stands for users that are counted together."""
+"""Represents users that are counted together."""
 _SYSTEM = Path("/proc")
 
 
@@ -59,7 +59,7 @@ class Callers:
         self._lock = threading.Lock()
         self._processes: dict[tuple[int, int], list[int]] = {}
         self._ended: dict[int | None, list[int]] = {}
-        """By user, the sums of processes that are told apart no more."""
+        """By user, the sums of processes that are no longer counted separately."""
 
     @property
     def present(self) -> Caller:

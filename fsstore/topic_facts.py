@@ -21,7 +21,7 @@ _STRETCHES = 32
 MOST_TOPICS = 100
 """The most topics of a store that metrics have facts about."""
 LOOKED_AT = 64
-"""Queues of a topic that are looked at; of more queues, that many evenly spread ones stand for all."""
+"""Queues of a topic that are measured. If it has more, this many evenly spread queues represent them all."""
 _SYSTEM = re.compile(
     r"TBW102|SELF_TEST_TOPIC|OFFSET_MOVED_EVENT|BenchmarkTest|SCHEDULE_TOPIC_XXXX|DefaultCluster|DefaultHeartBeatSyncerTopic"
     r"|TRANS_CHECK_MAX_TIME_TOPIC|.*_REPLY_TOPIC|RMQ_SYS_.*|rmq_sys_.*",

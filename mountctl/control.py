@@ -80,7 +80,7 @@ class Wish(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A received request. `program` is the one to restart with. `requester` is to be answered and closed."""
+    """A received request. `program` is the one to restart with. `requester` must be answered and closed."""
 
     requester: socket.socket
     wish: Wish

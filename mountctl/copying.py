@@ -17,7 +17,7 @@ from mountctl.selection import Range, Selection, messages_in, messages_with_key
 
 BATCH = 1_000
 DEAD, RETRY = "%DLQ%", "%RETRY%"
-"""What the topic of a group's dead letters, and that of its retries, begins with."""
+"""Prefixes of the topics of a group's dead letters and of its retries."""
 COPIED_FROM = "COPIED_FROM"
 """The property of a copy: TOPIC/QUEUE/OFFSET@STORE_TIME_MS of its original. Later runs skip originals that it names."""
 _MARK = re.compile(r"([^/@]+)/(\d{1,10})/(\d{1,19})@(\d{1,19})")

@@ -1,4 +1,4 @@
-"""What `mountctl` and `mountctl remote` on another host say to each other: a request, then frames, each a line of JSON.
+"""The messages between `mountctl` and `mountctl remote` on another host: a request, then frames, each a line of JSON.
 
     request    {"protocol": 2, "version": "0.1.0", "place": "/mnt/mq", "kind": "rows", "targets": ["orders"], ...}
     frames     Hello, then Missing where topics are asked for, then the rows, counts, topics or status, then End;
@@ -39,10 +39,10 @@ class Searched:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a host is asked for. `kind` is rows, counts, topics or status. `start` and `end` are offsets, or times as
-    @EPOCH_MS; times in `where` are epoch milliseconds. `count` is the most messages: of each queue with `by_queue`, of
-    each topic in a search, else in all, the newest ones. `ends` has the next offset of each queue where following goes
-    on."""
+    """A request to a host. `kind` is rows, counts, topics or status. `start` and `end` are offsets, or times as
+    @EPOCH_MS; times in `where` are epoch milliseconds. `count` limits the messages: of each queue with `by_queue`,
+    of each topic in a search, else the newest ones of all. `ends` has the next offset of each queue, from which
+    following continues."""
 
     kind: str
     place: str = ""

@@ -99,8 +99,8 @@ def request(
 
 
 class Host:
-    """A place, and the process that reads it. `code` is the exit code of what it answered; `is_lost` says that it did
-    not, or not to the end; `missing` has the targets that it lacks."""
+    """A place, and the process that reads it. `code` is the exit code of its answer. `is_lost`: it did not answer,
+    or not completely. `missing` has the targets that it lacks."""
 
     def __init__(self, name: str, place: Place, request: Request) -> None:
         """CommandError: no ssh leads to the place."""
@@ -158,8 +158,8 @@ class Host:
             return self._process.wait()
 
     def _listen(self, errors: IO[bytes]) -> None:
-        """Print what mountctl says there. The last of all else, or of what it says before it answers, is the reason of
-        a loss."""
+        """Print the messages of mountctl on that host. The last other line, or the last one before its answer, is
+        the reason of a loss."""
         for line in iter(lambda: errors.readline(4096), b""):
             text = visible(line.decode(errors="replace").strip())
             if self._answers and text.startswith(_OURS):
@@ -200,7 +200,7 @@ class Host:
         self._lose()
 
     def _received(self) -> Iterator[Frame]:
-        """What was sent, until it breaks off."""
+        """The frames received until the connection ends."""
         assert self._process is not None
         assert self._process.stdout is not None
         while (line := self._process.stdout.readline(LONGEST_BYTES)).endswith(b"\n"):

@@ -42,7 +42,7 @@ from mountctl.places import Mount
 
 _NEWLINE = 10
 _COMMAND_BYTES, _ENTRY_BYTES = 32, 16
-"""What a command takes besides its topics, and a topic besides its name, at most."""
+"""Most bytes of a command besides its topics, and of a topic besides its name."""
 
 
 _STOPPED = frozenset((errno.EIO, errno.ENOENT, errno.EROFS))

@@ -147,7 +147,7 @@ def near(
 
 
 class _Span(NamedTuple):
-    """What an offset is shown for; those of one `group` have no message between them."""
+    """The reason why an offset is shown. Offsets of one `group` have no message between them."""
 
     group: int
     is_match: bool

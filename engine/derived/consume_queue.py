@@ -46,11 +46,11 @@ SCANNED_FILES = 3
 """Number of the newest files that recovery reads whole. Older files were synced long before."""
 _FOLLOW_ENTRIES = 1024
 _UNEXPIRED = MAX_OFFSET, 1, 0
-"""Stands for a refused entry: it counts as not expired."""
+"""Represents a refused entry: it counts as not expired."""
 _UNREAD = -1, 1, 0
-"""Stands for a refused entry: it leads to no record."""
+"""Represents a refused entry: it leads to no record."""
 _REFUSED = -1, 0, 0
-"""Stands for a refused entry in an array: see `is_refused_entry`."""
+"""Represents a refused entry in an array: see `is_refused_entry`."""
 ENTRY_BYTES = ENTRY.itemsize
 _APART = -(-PAGE_BYTES // ENTRY_BYTES)
 """Distance in entries at which two entries share no page."""
@@ -643,7 +643,7 @@ class ConsumeQueue(QueueEnd):
 
 
 def is_refused_entry(entries: Entries) -> Array:
-    """Whether each entry stands for one that the disk refuses: bool (n,)."""
+    """Whether the disk refused each entry: bool (n,)."""
     refused: Array = (entries["size"] == 0) & (entries["physical_offset"] == -1)
     return refused
 

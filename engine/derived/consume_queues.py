@@ -409,8 +409,8 @@ class ConsumeQueues:
                     queue.close()
 
     def ends_at_rest(self, topic: str, queue_id: int) -> EndsAtRest | None:
-        """Where a queue at rest begins and ends. It is not opened for it. None: it is open, or has to be opened to tell
-        it, or has no message."""
+        """The begin and end of a queue at rest, without opening it. None: it is open, or must be opened for that, or
+        has no message."""
         key = (topic, queue_id)
         extent = self._rest_of(*key) if self._visible_end is None and key not in self.by_key else None
         ends = None if extent is None else self._ends_at_rest(key)

@@ -69,7 +69,7 @@ class Derived(Protocol):
         that got entries. StoreFullError, OSError: call it again."""
 
     def take_back(self, suspect: Suspect) -> None:
-        """Drop what was appended for a record whose queue offset turned out to be wrong."""
+        """Drop the data appended for a record whose queue offset turned out to be wrong."""
 
     def truncate(self, physical_end: int) -> None:
         """Drop what leads to records that end after `physical_end`."""

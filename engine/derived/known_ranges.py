@@ -102,7 +102,7 @@ class KnownRanges:
         self._files: dict[int, _Rows] = {}
         """By the physical offset at which the file of the log begins."""
         self._begin = -1
-        """Of the log, when expired files were deleted last."""
+        """The log's begin when expired files were last deleted."""
 
     def find(self, topic: str, queue: int, begin: int, first_physical: int) -> KnownRange | None:
         """The known range that begins at queue offset `begin`, with the record at `first_physical`."""
@@ -255,7 +255,7 @@ def known_ranges(directory: Path, log: FileQueue) -> Iterator[tuple[Path, KnownR
 
 
 def _starts(directory: Path) -> list[int]:
-    """Where the files of the log begin that have rows."""
+    """The physical offsets at which the log files with rows begin."""
     try:
         names = os.listdir(directory)
     except OSError:

@@ -197,7 +197,7 @@ class StoreLayout:
 
     @property
     def ranges(self) -> Path:
-        """What readers have derived from ranges of queues whose messages are all good."""
+        """Data that readers have derived from ranges of queues whose messages are all good."""
         return self.own / "ranges"
 
     @property

@@ -40,7 +40,7 @@ TopicRows = np.ndarray[Any, Any]
 
 
 def is_pre_blank(entries: Entries) -> np.ndarray[Any, Any]:
-    """Which entries are blanks before a queue's first message: bool (n,)."""
+    """Whether each entry is a blank before a queue's first message: bool (n,)."""
     blank: np.ndarray[Any, Any] = entries["size"] == PRE_BLANK_SIZE
     return blank
 

@@ -283,5 +283,5 @@ def _by_physical_offset(entries: Entries) -> tuple[Array, Array]:
 
 
 def _leads(entries: Entries) -> Array:
-    """Which entries lead to a record: bool (n,)."""
+    """Whether each entry leads to a record: bool (n,)."""
     return np.asarray(~is_pre_blank(entries) & (entries["size"] > 0))

@@ -108,8 +108,8 @@ class Lists(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """How much is in a block whose messages are all good and not compressed. Texts that differ come with how often each
-    does; `tags` is None where `Block.tags` is not coded."""
+    """Sizes and texts of a block whose messages are all good and not compressed. Each different text comes with its
+    number of occurrences; `tags` is None if `Block.tags` is not coded."""
 
     numbers: Numbers
     body_bytes: int
@@ -139,9 +139,9 @@ class BlockReader:
         return [_joined(list(parts)) for _, parts in by_file]
 
     def outline(self, queue: ConsumeQueue, first: int, count: int) -> Outline | None:
-        """How much is in the block of queue offsets [first, first + count); takes a fraction of the time. None where
-        that can't be told without the block: messages are damaged or missing, in several log files, compressed or in
-        batches, or their texts are unusual."""
+        """Sizes and texts of the block of queue offsets [first, first + count); takes a fraction of the block's
+        time. None if only the block itself has them: messages are damaged or missing, in several log files,
+        compressed or in batches, or their texts are unusual."""
         runs = list(runs_by_file(self._log.files, queue.known_entries(first, count)))
         if len(runs) != 1 or len(runs[0][2]) != count:
             return None

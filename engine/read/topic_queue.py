@@ -236,7 +236,7 @@ class TopicQueue:
         return self._sources[int(row["queue_id"])].queue
 
     def misplaced(self, records: ParsedHeaders, rows: Array) -> Array:
-        """Which `ok` records (bool (n,)) name another topic, queue or queue offset than their rows."""
+        """Whether each `ok` record names another topic, queue or queue offset than its row: bool (n,)."""
         agree = (records.headers["queue_offset"] == rows["queue_offset"]) & (records.queue_ids == rows["queue_id"])
         headers, parts = records.headers.copy(), records.parts.copy()
         headers["queue_offset"] = np.where(agree, np.arange(len(rows)), -1)

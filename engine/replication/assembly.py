@@ -35,7 +35,7 @@ class Piece:
 
 
 class RecordAssembly:
-    """Collects a log's bytes and gives out whole records. It holds at most what was added and is not whole."""
+    """Collects a log's bytes and returns whole records. It holds only added bytes that are not yet whole records."""
 
     def __init__(self, peer: str, end: int, file_bytes: int) -> None:
         """The log, in files of `file_bytes`, goes on at the physical offset `end`. `peer` names the master in

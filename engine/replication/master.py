@@ -108,7 +108,7 @@ class Master(StoreListener):
             self._thread.join()
 
     def figures(self) -> MasterFigures:
-        """What is to be said of the master and its replicas."""
+        """The figures of the master and its replicas."""
         config, acks = self._config, self.acks
         replicas = tuple(replica.figures(self._clock()) for replica in list(self._replicas))
         return MasterFigures(
@@ -250,7 +250,7 @@ class Master(StoreListener):
         return False
 
     def _serve(self, connection: _Connection, work: Callable[[], None]) -> None:
-        """Do a connection's work, then wait for what it waits for; or close it."""
+        """Do a connection's work, then wait for its next event; or close it."""
         try:
             work()
         except ReplicationError as error:
@@ -475,7 +475,7 @@ class _Replica(_Connection):
         return self.is_served and len(files) > 1 and self.acknowledged_end < files[1].start
 
     def figures(self, now_ms: int) -> ReplicaFigures:
-        """What is to be said of it. Thread safety: any thread."""
+        """The replica's figures. Thread safety: any thread."""
         end, acknowledged = self._log.readable_end, self.acknowledged_end
         lag_ms: int | None = 0
         if acknowledged < end:

@@ -144,7 +144,7 @@ class CommandDecoder:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """What a broker says of itself. Its log is [log_begin, log_end), physical offsets, in files of `file_bytes`."""
+    """A broker's report. Its log is [log_begin, log_end), physical offsets, in files of `file_bytes`."""
 
     log_begin: int
     log_end: int
@@ -198,7 +198,7 @@ class RemotingClient:
         return parse_settings(self.call(Request.GET_BROKER_CONFIG))
 
     def facts(self) -> BrokerFacts:
-        """What the broker says of itself. In its first second it refuses. RemotingError, ProtocolError, OSError."""
+        """The broker's report. In its first second a broker refuses. RemotingError, ProtocolError, OSError."""
         settings = self.settings()
         figures = _table(self.call(Request.GET_BROKER_RUNTIME_INFO), self._peer)
         return BrokerFacts(

@@ -255,8 +255,9 @@ class _Replica:
         return connection
 
     def _find_begin(self) -> int:
-        """Physical offset at which the log begins of a master that can't be asked. It answers a request for what it has
-        with bytes, for anything else with heartbeats, and 0 with its newest file. ReplicationError, OSError."""
+        """The begin of the log, a physical offset, of a master that can't be asked. The master answers a request for
+        an existing offset with bytes, for any other with heartbeats, and for 0 with its newest file.
+        ReplicationError, OSError."""
         if self._answer_to(FIRST_BYTE).data or not (newest := self._answer_to(0)).data:
             return 0
         file_bytes = self.store.sizes.commit_log_bytes
@@ -408,7 +409,7 @@ class _Session:
         self._assembly = RecordAssembly(self._peer, receiver.end, replica.store.sizes.commit_log_bytes)
         self._confirmed_end = receiver.end
         self._held = deque[Frame]()
-        """What has come and is not confirmed."""
+        """Frames received and not confirmed."""
         self._is_compared = False
         """Whether the master has the copy's newest bytes."""
         self._began_at = self._heard_at = self._reported_at = time.monotonic()
@@ -453,7 +454,7 @@ class _Session:
             self._report(self._receiver.end if self._is_compared else self._begin)
 
     def _receive(self) -> tuple[bytes, bool]:
-        """What has come, at most about GROUP_BYTES, and whether more may come; waits for the first byte up to
+        """The bytes received, at most about GROUP_BYTES, and whether more may come. Waits for the first byte up to
         TICK_SECONDS. OSError."""
         connection, parts, size = self._connection, list[bytes](), 0
         connection.settimeout(TICK_SECONDS)
@@ -551,7 +552,7 @@ class _Settings:
         self._disk = disk
         self._lock = threading.Lock()
         self.refused = ""
-        """What the master refused at the last look, as a sentence; empty: nothing."""
+        """A sentence about the master's refusal at the last look; empty: none."""
         self._files = {
             Request.GET_ALL_TOPIC_CONFIG: layout.topics,
             Request.GET_ALL_CONSUMER_OFFSET: layout.consumer_offsets,

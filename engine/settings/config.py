@@ -142,7 +142,7 @@ BROKER_RETENTION = Retention(disk_use_ratio=0.75, disk_clean_ratio=0.85)
 
 @dataclass(frozen=True, slots=True)
 class MasterConfig:
-    """How a writer serves its log to replicas (docs/replication.md). `str` gives the role.
+    """The settings with which a writer serves its log to replicas (docs/replication.md). `str` gives the role.
 
     sync                       a writer that waits for the disk also waits for `in_sync_replicas` acknowledgements
     address                    IP address to listen at

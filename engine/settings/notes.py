@@ -91,8 +91,8 @@ NO_NEWS_MS = 10_000
 
 
 class ReplicaState(Enum):
-    """What a replica's process does. STOPPED: it ended. REFUSED: it ended, because the master's log does not continue
-    the copy's."""
+    """The state of a replica's process. STOPPED: it ended. REFUSED: it ended, because the master's log does not
+    continue the copy's."""
 
     CONNECTING = "connecting"
     CATCHING_UP = "catching up"

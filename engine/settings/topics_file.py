@@ -243,7 +243,8 @@ class TopicTable:
         self._content, self._lines, self._version = content, lines, self._written
 
     def _is_extended(self, content: dict[str, Any], added: bytes) -> bool:
-        """Make the backup the file, with what it lacks. False: it is not known that it can be, or it was refused."""
+        """Add the missing entries to the backup, and make it the file. False: it is not known to be possible, or was
+        refused."""
         if not (added and self._missing) or version_of(self._path) != self._written:
             return False
         *_, entries, end = _text(content, [added])
@@ -301,7 +302,7 @@ def _exchanged(lines: Iterable[bytes], old: bytes, new: bytes) -> list[bytes]:
 
 
 def _line(topic: str, entry: Any) -> bytes:
-    """An entry of the topic table as it stands in the file, with a comma behind it."""
+    """An entry of the topic table as in the file, with a comma after it."""
     is_flat = isinstance(entry, dict) and not any(part for part in entry.values() if isinstance(part, dict | list))
     if is_flat and entry:  # the quick encoder can't indent
         text = json.dumps(entry, separators=(",\n\t\t\t", ": "))

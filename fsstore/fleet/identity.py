@@ -32,7 +32,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """How many messages a store has, and its newest record; None: it has none."""
+    """A store's number of messages, and its newest record; None: it has none."""
 
     messages: int
     newest: Record | None

@@ -42,7 +42,7 @@ class PlaceError(ValueError):
 
 
 class FleetFileError(UnusableFileError):
-    """A file of groups can't be used, or lacks what was asked for; `reason` says why."""
+    """A file of groups can't be used, or lacks the group asked for; `reason` says why."""
 
 
 class SshPlace(NamedTuple):

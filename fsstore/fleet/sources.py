@@ -23,9 +23,9 @@ from fsstore.jobs.mount import STATUS, Bounds, MountGoneError, QueueRange, files
 from fsstore.parquet.names import parse_topic_partition
 
 FAILURES = (BrokerError, MountGoneError, OSError)
-"""What a source raises that can't answer at the moment."""
+"""The errors of a source that can't answer at the moment."""
 _MOST_LINE_BYTES, _MOST_NUMBER_BYTES = 8_000, 60
-"""Of a request that names messages: all of it, and a queue's number and offset with what is around them."""
+"""Most bytes of a request that names messages, and of a queue's number and offset in it with their separators."""
 
 
 class Slot(NamedTuple):

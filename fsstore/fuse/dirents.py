@@ -71,7 +71,7 @@ def _packed_attributes(attributes: Attributes) -> bytes:
 
 @lru_cache(4096)
 def _packed_but_inodes(fields: tuple[int, ...]) -> tuple[bytes, bytes]:
-    """What is between and behind the two inode numbers of packed attributes. Cached, because most directories in a
+    """The bytes between and after the two inode numbers of packed attributes. Cached, because most directories in a
     listing differ in nothing else, and one is listed again sooner than most of its entries change."""
     packed = _ENTRY.pack(*entry_fields(Attributes(0, *fields)))
     return packed[_INODE.size : _SHOWN_AT], packed[_SHOWN_AT + _INODE.size :]

@@ -258,7 +258,7 @@ many answers. Each answer wakes a process, and where hundreds run, those of the 
 The pause has PAUSES parts; other users' requests that come in one of them are answered at its end."""
 
 OF_NO_USER = (Opcode.RELEASE, Opcode.RELEASEDIR, Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT)
-"""The kernel sends these in nobody's name."""
+"""The kernel sends these without a user."""
 
 READ_AT_MOST = 256
 """Requests read at most between two answers: reading a thousand that came at once takes some milliseconds."""

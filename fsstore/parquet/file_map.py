@@ -102,7 +102,8 @@ def chunk_index(number: int) -> ChunkIndex:
 
 
 def starts_of(sizes: Iterable[tuple[int, ...]]) -> list[int]:
-    """Where the chunks of those sizes begin, a tuple for each row group, and where the last one has ended."""
+    """The positions at which chunks of those sizes begin (a tuple of sizes for each row group), and the end of the
+    last one."""
     return [*accumulate(map(page_aligned, chain.from_iterable(sizes)), initial=PAGE_BYTES)]
 
 

@@ -43,7 +43,7 @@ def encode(kept: Kept) -> bytes:
 
 
 def decode(key: RangeKey, content: bytes) -> Kept | None:
-    """What was encoded for the range; None: another version wrote it, or it can't be right."""
+    """Decode the data kept for the range. None: another version wrote it, or it can't be right."""
     begin = len(_LEAD)
     if content[:begin] != _LEAD or len(content) < begin + _FACTS.itemsize:
         return None

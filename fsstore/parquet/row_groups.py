@@ -88,7 +88,7 @@ def outline_columns(store: MessageStore, key: RangeKey, row_group: RowGroup) -> 
 
 
 def _held(store: MessageStore, key: RangeKey, read: Callable[[], T]) -> T:
-    """What `read` returns, while retention removes none of the range. ExpiredMessageError."""
+    """The result of `read`, if retention removes nothing of the range meanwhile. ExpiredMessageError."""
     _require_range(store, key)
     is_known = key.first_physical >= 0  # else the disk refused to read the entry of the first message
     with store.hold(key.first_physical) if is_known else nullcontext():

@@ -171,7 +171,7 @@ _EXPECTED = (
     ("$END", "and, or, or the end"),
     ("NULL", "null"),
 )
-"""What is missing where one of these terminals is expected; the first one counts."""
+"""The description of what is missing if one of these terminals is expected; the first one counts."""
 
 
 def parse(text: str, time_of: Callable[[str], int | None]) -> tuple[Expression, str]:
@@ -371,7 +371,7 @@ def _unquoted(token: Token) -> str:
 
 
 def field_text(path: Sequence[str]) -> str:
-    """How an expression names a field of the body."""
+    """A field of the body as an expression names it."""
     steps = [f".{name}" if _NAME.fullmatch(name) else f'["{name}"]' for name in path]
     is_plain = steps[0][0] == "." and path[0].lower() not in _RESERVED
     return "".join(steps)[1:] if is_plain else "body" + "".join(steps)

@@ -17,7 +17,7 @@ Path = tuple[str | int, ...]
 """Names of fields and indices of arrays, from the body's own value on."""
 
 NO_JSON = object()
-"""Stands for a body that is no JSON."""
+"""Represents a body that is not JSON."""
 
 _TOGETHER_BYTES = 8 << 20
 _OPENING, _CLOSING = b"{}"

@@ -72,7 +72,8 @@ class PropertyColumns(Protocol):
 
 
 class Columns(Protocol):
-    """What an expression may test of some messages beside their bodies, in the order of a queue: a Block has it."""
+    """The columns of some messages, beside their bodies, that an expression may test, in the order of a queue. A
+    Block has them."""
 
     @property
     def queue_offset(self) -> Array: ...
@@ -91,7 +92,7 @@ class Where:
     """An expression. `text` means the same on another host, and later."""
 
     def __init__(self, text: str, now_ms: int | None = None) -> None:
-        """WhereError. A time like -15m is before `now_ms`, by default now."""
+        """Parse `text`. A time like -15m is before `now_ms`, by default now. WhereError."""
         self.expression, self.text = parse(text, partial(parse_moment_ms, now_ms=now_ms))
         used = operands(self.expression)
         self._fields = FieldReader(list(dict.fromkeys(one.path for one in used if isinstance(one, Field))))

@@ -80,7 +80,7 @@ class Tokens:
 
 
 def token_digest(token: str) -> bytes:
-    """What stands for a token in memory."""
+    """The digest that is kept in memory instead of a token."""
     return sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 

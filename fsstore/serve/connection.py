@@ -63,7 +63,7 @@ RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class RequestError(Exception):
-    """What came is no request. It is answered with `status`, and the connection ends."""
+    """The client sent bytes that are not a request. It is answered with `status`, and the connection ends."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -340,7 +340,7 @@ def _poll(target: socket.socket, events: int, wait_ms: int) -> bool:
 
 
 class _Head:
-    """The head of a request, as llhttp takes it apart, and what it says of the answer's form."""
+    """The head of a request, as llhttp parses it, and the form of the answer that it asks for."""
 
     def __init__(self) -> None:
         self.method = ""

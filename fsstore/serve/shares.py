@@ -25,7 +25,7 @@ T = TypeVar("T")
 MOST_CONNECTIONS = 10_000
 SHARES = 100
 FEWEST_CONNECTIONS = 16
-"""What a client may hold in any case, while there are connections."""
+"""The connections that a client may always have, while there are any."""
 THREADS = 64
 THREADS_EACH = 4
 PATIENCE_S = 30.0
@@ -33,7 +33,7 @@ PATIENCE_S = 30.0
 
 
 MOMENT_S, PAUSE_S = 0.001, 0.02
-"""How long the loop itself waits for a thread, and after it waited in vain, for how long it does not."""
+"""Seconds for which the loop itself waits for a thread, and seconds without such a wait after one that timed out."""
 MOST_AT_ONCE = 16
 """Threads that the loop waits for before others have their turn."""
 
@@ -78,7 +78,8 @@ class Shares:
 
     async def run_short(self, client: str, work: Callable[[], T]) -> T:
         """As `run`, for work that takes some 10 us if the mount has the answer: the loop waits for it, which costs a
-        fifth of a turn in a thread. It waits MOMENT_S at most, and not again for PAUSE_S if that was in vain."""
+        fifth of a turn in a thread. It waits at most MOMENT_S. After a wait that timed out it does not wait again
+        for PAUSE_S."""
         moment = MOMENT_S if time.monotonic() >= self._waits_from_s else 0.0
         return await self._run(client, work, moment)
 

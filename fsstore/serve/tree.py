@@ -64,7 +64,7 @@ class RefusedError(Exception):
 
 
 class PathError(RefusedError):
-    """What a request names is not there, or not served."""
+    """The path of a request does not exist, or is not served."""
 
 
 class MountGoneError(RefusedError):
@@ -237,7 +237,7 @@ class ServedTree:
         return status
 
     def _error(self, error: OSError) -> Exception:
-        """What an error of the mount means to a client."""
+        """The error for a client that follows from an error of the mount."""
         if error.errno in _GONE:
             return MountGoneError(self.mountpoint)
         if error.errno in _ABSENT:
@@ -265,7 +265,7 @@ def _openat2(directory: int, path: bytes, flags: int, resolve: int) -> int:
 
 
 def _known_status(descriptor: int) -> os.stat_result:
-    """What the kernel remembers of an open file, by statx(2). OSError."""
+    """The kernel's cached status of an open file, by statx(2). OSError."""
     found = ctypes.create_string_buffer(_STATX.size)
     if _libc.statx(descriptor, b"", _AT_EMPTY_PATH | _AT_DONT_SYNC, _BASIC_STATS, found):
         raise _last_error()

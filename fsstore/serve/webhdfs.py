@@ -40,7 +40,8 @@ BATCH_FILES = 1_000
 PIECE_FILES = 256
 """Files of a listing that are held at a time."""
 SPARE = 0.4
-"""What may be sent beyond the end of a column chunk before the next pause, as a part of what was sent before it."""
+"""The bytes that may be sent past the end of a column chunk before the next pause, as a fraction of the bytes sent
+before."""
 _FOOTER_END_BYTES = 8
 _QUEUE_DEPTH = 3
 """Names of the path of a queue's directory in `@parquet/`."""

@@ -51,7 +51,7 @@ class _Questions:
         self._pending: dict[Source, Future[object]] = {}
 
     def ask(self, asked: Mapping[Source, Callable[[], T]], patience_s: float) -> dict[Source, T | Exception]:
-        """The answer of each place, or what it raised; a TimeoutError: it has not answered yet."""
+        """The answer of each place, or the error that it raised; a TimeoutError means that it has not answered yet."""
         fresh: dict[Source, Future[T]] = {}
         for one, question in asked.items():
             pending = self._pending.get(one)
@@ -95,7 +95,7 @@ class _Broker:
     sources: list[Source]
     """The first is read."""
     has_read: bool = False
-    """Whether the first is known to have what was read."""
+    """Whether the first place is known to have everything that was read."""
     away_since_s: float | None = None
     """By the monotonic clock."""
     reason: str = ""
@@ -287,8 +287,8 @@ class Brokers:
         return error
 
     def _question(self, broker: _Broker, known: StreamOffset) -> Callable[[], Bounds]:
-        """Asks the first place of a broker for its bounds, and first whether it has what was read. A log is copied in
-        order, so it has all before the newest message."""
+        """Asks the first place of a broker for its bounds, and first whether it has everything that was read. A log
+        is copied in order, so a place with the newest message has all before it."""
         first, newest = broker.sources[0], None if broker.has_read else _newest(known.read.get(broker.name, {}))
 
         def ask() -> Bounds:

@@ -103,8 +103,8 @@ def messages(
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The messages to read: `topics` (None: all), stored in [since, until); and what becomes of files that expire
-    meanwhile, ERROR or SKIP. ValueError: it is neither. TypeError: a text stands for topics or a time."""
+    """The messages to read: `topics` (None: all), stored in [since, until). `on_expired` is ERROR or SKIP, for files
+    that expire meanwhile; ValueError: it is neither. TypeError: a text instead of topics or a time."""
 
     topics: Sequence[str] | None
     since: datetime | None

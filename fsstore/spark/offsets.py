@@ -80,7 +80,8 @@ def _position(value: object) -> Position:
 
 
 class StreamOffset(NamedTuple):
-    """How far each broker has been read, and the brokers whose log that of another place is, by its name."""
+    """The positions up to which each broker has been read. `spares` maps the names of other places with a broker's
+    log to that broker."""
 
     read: Mapping[str, Positions]
     spares: Mapping[str, str] = {}  # nobody changes it

@@ -340,7 +340,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._written(after, before)
 
     def _beginning(self, broker: str, there: Present) -> Positions:
-        """Where the stream begins with a broker: not behind the end that it may be read to."""
+        """The positions at which the stream begins with a broker, not after the end to which it may be read."""
         reach = self._end(there)
         bounds = {
             topic: {
@@ -352,7 +352,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return there.queues.located(self._options.start(broker, there._replace(bounds=bounds), LATEST))
 
     def _end(self, there: Present) -> Ends:
-        """How far a broker may be read: to its end, or to what was there when an available-now trigger began."""
+        """The ends to which a broker may be read: its own, or those of the time when an available-now trigger began."""
         if self._target is None:
             return ends(there.bounds)
         return self._target.setdefault(there.sources[0].broker, ends(there.bounds))

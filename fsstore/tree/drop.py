@@ -475,7 +475,7 @@ class DropBoxView:
             sending.put()
 
     def _is_due(self, file: DroppedFile, name: str) -> bool:
-        """Whether a file is to be published under that name now."""
+        """Whether a file under that name must be published now."""
         is_whole = not self.activity(file).writers and not file.sent and not file.is_removed
         return is_whole and not is_temporary(name) and self.status(file).st_size > 0
 

@@ -116,8 +116,8 @@ def bounds_by_topic(queues: Iterable[QueueState]) -> dict[str, dict[str, dict[st
 def group_lags(
     store: MessageStore, topics: Mapping[str, Mapping[str, Mapping[str, int]]]
 ) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
-    """Of each queue of a group: its next offset, `lag`, the messages from there on, and `expired`, those of them that
-    retention has deleted."""
+    """For each queue of a group: its next offset, `lag`, the number of messages from there on, and `expired`, the
+    number of these that retention has deleted."""
 
     def lag(topic: str, queue: int, offset: int) -> dict[str, int]:
         bounds = topics.get(topic, {}).get(str(queue))

@@ -114,7 +114,7 @@ class Seen(NamedTuple):
     newest_ms: int | None
     """Store time of the newest message; None: there is none, or it can't be read."""
     bytes: int | None
-    """None: it is to be measured."""
+    """None: it must be measured."""
     stream: QueueStream | None = None
     """None: it can be made when it is read."""
 
@@ -133,8 +133,8 @@ class StreamFile(Node):
         self._answered = answered
         self._shown_inode = shown_stream_inode(*origin.key, seen.first_offset)
         self.shown: tuple[tuple[int, ...], Attributes] | None = None
-        """The topic's state (`MessageStore.state_of_topic`) in which the kernel knew the exact size, and what was
-        answered then, to a listing or, of an idle stream, to a look-up."""
+        """The topic's state (`MessageStore.state_of_topic`) in which the kernel knew the exact size, and the
+        attributes shown then, to a listing or, for an idle stream, to a look-up."""
         self.was_looked_up = False
         """Whether a look-up led to it: it can be opened."""
 
@@ -372,7 +372,7 @@ class StreamTable:
     def _shown_in(
         self, kind: type[StreamFile], state: tuple[int, ...], key: tuple[str, int | None]
     ) -> Attributes | None:
-        """What was answered of a stream in that state of its topic, if it has not grown since."""
+        """The attributes shown for a stream in that state of its topic, if it has not grown since."""
         shown = (file.shown for file in self._known(kind, key))
         return next((found[1] for found in shown if found is not None and found[0] == state), None)
 

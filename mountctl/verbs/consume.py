@@ -181,7 +181,7 @@ class _Use:
         return bool(self._program)
 
     def messages(self, reader: LocalStore, chosen: Range) -> Iterator[MessageRow]:
-        """The messages of a range that are to be used, oldest first."""
+        """The messages of a range that the group consumes, oldest first."""
         return messages_in(reader, chosen, self._selection, self._printer.attributes or self.each_counts)
 
     def use(self, message: MessageRow) -> None:

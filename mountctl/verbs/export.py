@@ -98,7 +98,7 @@ def _kind(form: str) -> type[ExportFolder]:
 
 
 def _chosen(where: Where | None) -> Chosen | None:
-    """Which messages of a table are exported; None: all."""
+    """A function that selects the messages of a table to export; None: all."""
     if where is None:
         return None
     from fsstore.query.where_arrow import mask

@@ -25,7 +25,7 @@ from mountctl.selection import Selection, parse_target, parse_where, placed, ran
 
 FEW_SPANS = 60
 LABELS: tuple[Split, ...] = ("topic", "queue", "tag")
-"""What --by may name beside a span of time."""
+"""The values of --by other than a span of time."""
 NARROW, WIDE = 10, 60
 """Columns of the longest bar."""
 

@@ -154,7 +154,7 @@ def _serve(
 
 
 def _brokers(group: str, mount: Mount) -> Callable[[Own], Fleet]:
-    """What makes the fleet of a group. UnusableFileError: of the fleet file, or of tokens; OSError."""
+    """A function that makes the fleet of a group. UnusableFileError: the fleet file or the tokens; OSError."""
     from fsstore.fleet.hadoop_tokens import own_tokens
     from fsstore.fleet.places import group_of
     from fsstore.serve.page.fleet import Broker, Fleet
@@ -228,7 +228,7 @@ def _followed(place: Place) -> Iterator[MessageStore | None]:
 
 
 class _AccessLog:
-    """Where lines of the access log go."""
+    """The file for lines of the access log."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -81,8 +81,9 @@ class GroupFigures:
 
 @dataclass(frozen=True, slots=True)
 class CallerRates:
-    """What a process, or what all other processes of a user (`process` is 0: they have ended, or are not told apart),
-    publish and read: messages and bytes per second. `user` is None for users that are not told apart."""
+    """Messages and bytes per second that a process publishes and reads. If `process` is 0, these are the sums of all
+    other processes of a user: they have ended, or are not counted separately. `user` is None for users that are not
+    counted separately."""
 
     user: int | None
     process: int

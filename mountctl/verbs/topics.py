@@ -132,7 +132,7 @@ def _row(topic: Topic) -> tuple[str, str, str]:
 
 
 def _bounds(topics: Iterable[Topic]) -> dict[str, dict[str, dict[str, int]]]:
-    """What `--json` prints: the bounds of each queue of each topic."""
+    """The bounds of each queue of each topic, for `--json`."""
     return {
         topic.name: {
             str(queue.number): {"min_offset": queue.min_offset, "max_offset": queue.max_offset}

@@ -33,7 +33,7 @@ from mountctl.process import is_stopped
 BUSY_SECONDS = 1.0
 """Time after which a busy mount is an error: a program that lists all mounts has a file open in each for a moment."""
 RESTART_LOOKS = 3
-"""How many times to ask again: a killed daemon may be about to be replaced."""
+"""Number of further tries: a killed daemon may be about to be replaced."""
 CLOSE_SECONDS = 60.0
 NAMESPACE_SECONDS = 3.0
 """Time for the daemon to close the store before other mount namespaces are searched for the mount."""

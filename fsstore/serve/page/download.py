@@ -58,8 +58,8 @@ def as_json(message: StoredMessage, topic: str, queue: int, offset: int) -> dict
 
 
 def json_lines(search: Search, ranges: Sequence[QueueRange]) -> Iterator[bytes]:
-    """What the search finds as pieces of JSON lines, queue by queue, oldest first. A damaged message has a line with
-    `problem`; those that a search could not read are counted in the last line."""
+    """The search's matches as pieces of JSON lines, queue by queue, oldest first. A damaged message has a line with
+    `problem`; the last line has the number of messages that a search could not read."""
     return _in_pieces((_json.encode(one) + b"\n" if one else b"" for one in _each(search, ranges)), b" ")
 
 
@@ -76,7 +76,7 @@ def _row(cells: Sequence[object]) -> bytes:
 
 
 def _each(search: Search, ranges: Sequence[QueueRange]) -> Iterator[dict[str, Any]]:
-    """The objects of the messages; an empty one each time that some were looked at in vain."""
+    """The objects of the messages; an empty one each time that some messages did not match."""
     store, before = search.store, search.selection.before
     if before is not None:
         ranges = [one._replace(end=first_from(store, one, before)) for one in ranges]

@@ -119,7 +119,7 @@ class Fleet:
         return {name: self.brokers[name]}
 
     def ask(self, name: str, each: Mapping[str, Parameters], kind: type[T]) -> Answers[T]:
-        """Ask the brokers that `each` has parameters for. FormError: what was typed means nothing to one of them."""
+        """Ask the brokers for which `each` has parameters. FormError: the input is invalid for one of them."""
         asked = {broker: self.brokers[broker].ask(name, parameters, kind) for broker, parameters in each.items()}
         wait([future for future, _ in asked.values()], ANSWER_S)
         found: dict[str, T] = {}

@@ -78,13 +78,13 @@ class FleetViews:
         return render("fleet_topic.html", values | self._shown(parameters, answers.problems) | shown)
 
     def _shown(self, parameters: Parameters, problems: Mapping[str, str]) -> dict[str, Any]:
-        """What both views show."""
+        """The values that both views show."""
         return {"brokers": self._fleet.brokers, "broker": parameters.get("broker", ""), "problems": problems}
 
     def _chart(
         self, selection: Selection, more: dict[str, object], found: Mapping[str, MessagesData]
     ) -> tuple[Chart | None, list[str]]:
-        """The histogram of what was found, and the brokers whose messages it lacks."""
+        """The histogram of the messages found, and the brokers whose messages it lacks."""
         filled = [broker for broker, one in found.items() if one.first_ms is not None]
         spans = spans_of(found)
         if spans is None:

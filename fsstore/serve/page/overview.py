@@ -1,4 +1,4 @@
-"""What the first page shows: topics, the state of store and mount, groups."""
+"""The first page: topics, the state of store and mount, groups."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _page_from(store: MessageStore, shown: Sequence[str], first: int) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class MountState:
-    """What the mount says of itself and its store: `status.json`, without topics."""
+    """The mount's report about itself and its store: `status.json`, without topics."""
 
     status: Mapping[str, Any]
 
@@ -174,7 +174,7 @@ class MountReports:
         self._read_again_s = 0.0
 
     def state(self) -> MountState:
-        """What the mount says now. PathError: it can't be read; MountGoneError, OSError."""
+        """The mount's report now. PathError: it can't be read; MountGoneError, OSError."""
         with self._lock:
             began_s = self._clock()
             if self._known is None or began_s > self._read_again_s:

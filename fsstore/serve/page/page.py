@@ -262,7 +262,7 @@ class Page:
         return render("message.html", values | shown)
 
     def _shown_decoded(self, body: bytes, slot: tuple[str, int, int]) -> dict[str, Any]:
-        """What the view of a message shows of its decoded body: that, or why there is none."""
+        """The values for a message's decoded body: the body, or the reason why there is none."""
         shown: dict[str, Any] = {"decoded": None, "decode_problem": ""}
         if self._decode is not None:
             try:

@@ -1,4 +1,4 @@
-"""What a view shows: the parameters of its link."""
+"""The selection that a view shows, as the parameters of its link."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ MAX_OFFSET = (1 << 63) - 1
 
 
 class FormError(ValueError):
-    """What was typed into the field `name` means nothing: `reason` says why; `position` is the character, from 0, at
-    which it is wrong, if one is."""
+    """The input in the field `name` is invalid. `reason` says why; `position` is the wrong character, from 0, if
+    there is one."""
 
     def __init__(self, name: str, reason: str, position: int | None = None) -> None:
         super().__init__(name, reason, position)
@@ -105,7 +105,7 @@ class Selection:
         return bool(self.key or self.text or self.where)
 
     def parameters(self) -> Parameters:
-        """What `of` makes this selection of."""
+        """The parameters from which `of` makes this selection."""
         named = {
             "topic": self.topic, "queue": self.queue, "from": self.since, "until": self.until, "key": self.key,
             "text": self.text, "where": self.where, "before": self.before,

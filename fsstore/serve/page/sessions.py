@@ -1,4 +1,6 @@
-"""Sessions of the page: a browser gives a token once, in a form, and gets a cookie for it.
+"""Sessions of the page: a browser sends a token once, in a form, and gets a cookie for it. The cookie is a random
+number, valid instead of the token on this server only. It ends with the server, after LIFETIME_S, by a logout, and as
+soon as the token is no longer valid.
 
 The cookie is a random number that stands for the token on this server alone. It ends with the server, after LIFETIME_S,
 by a logout, and as soon as the token is none any more.
