@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import cast
 
@@ -170,6 +171,32 @@ def test_the_loop_looks_for_a_request_before_it_sleeps_and_knows_whether_one_had
         poll.until, poll.sleeps = until, 0
         assert channel.is_ready(LINGER_MS) is (until is not None)
         assert (channel.had_one, poll.sleeps) == (had_one, sleeps)
+
+
+class PatientChannel(ScriptedChannel):
+    """Brings each request a millisecond after it was waited for, as a program does that asks again and again."""
+
+    def is_ready(self, wait_ms: int) -> bool:
+        time.sleep(0.001)
+        return True
+
+
+def test_a_program_that_asks_every_few_milliseconds_leaves_trio_its_turns() -> None:
+    channel = PatientChannel([(KNOWN, number) for number in range(60)], 60)
+    answered = [0]
+
+    async def other() -> None:
+        while answered[-1] < 60:
+            await trio.lowlevel.checkpoint()
+            answered.append(len(channel.replies))
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(loop_over(channel, lambda unique: channel.send(done(unique))).run)
+            nursery.start_soon(other)
+
+    trio.run(run)
+    assert max(later - earlier for earlier, later in pairwise(answered)) <= 5
 
 
 def test_slow_work_is_done_in_threads_until_there_is_no_more_and_then_answered_once() -> None:

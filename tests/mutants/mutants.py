@@ -318,6 +318,49 @@ MUTANTS = (
         "            handler = handler\n",
         ("tests/mount/test_poisoned.py",),
     ),
+    # newer promises, one each
+    Mutant(
+        "turn-lasts-as-long-as-a-program-asks",
+        "fsstore/fuse/session.py",
+        "                if taken and time.monotonic() - began_s > LONGEST_TURN_S:\n                    return False\n",
+        "",
+        ("tests/mount/test_session.py",),
+    ),
+    Mutant(
+        "followers-hear-nothing-of-the-writer",
+        "fsstore/fuse/following.py",
+        "                    waiting.register(news.descriptor, select.POLLIN)\n",
+        "                    pass\n",
+        ("tests/mountctl/test_replication_promises_copy.py::test_woken",),
+    ),
+    Mutant(
+        "stored-sums-are-believed-of-another-queue",
+        "engine/read/offset_index.py",
+        '        if last != rows[-1]["last_physical"] or first not in (rows[-1]["first_physical"], -1):\n',
+        "        if False:\n",
+        ("tests/engine/read",),
+    ),
+    Mutant(
+        "replica-acknowledges-before-its-disk-has-it",
+        "engine/replication/replica.py",
+        "            self._replica.store.wait_durable(self._receiver.end)\n",
+        "            pass\n",
+        ("tests/engine/replication/test_replica.py", "tests/durability/test_powerpair.py"),
+    ),
+    Mutant(
+        "server-answers-without-a-token",
+        "fsstore/serve/access.py",
+        '        raise AccessError(401, "a token is needed" if self.tokens else "a client\'s certificate is needed")\n',
+        "        return peer.client\n",
+        ("tests/fsstore/test_serve.py",),
+    ),
+    Mutant(
+        "value-of-another-kind-is-unequal",
+        "fsstore/query/where.py",
+        "    elif kinds not in ((str, str), (bool, bool)):\n        return NULL\n",
+        "    elif kinds not in ((str, str), (bool, bool)):\n        return FALSE\n",
+        ("tests/mountctl/test_where.py",),
+    ),
     # the page
     Mutant(
         "names-of-publishers-are-markup",
