@@ -141,6 +141,7 @@ class Connection:
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
+        self._socket_stream = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
         self._received = bytearray()
         self._searched = 0
         self._head = _Head()
@@ -245,14 +246,15 @@ class Connection:
             self._socket_stream.end_within(SILENT_S)
             await self._stream.send_all(data)
 
-    @property
-    def _socket_stream(self) -> TcpStream:
-        """The TCP connection, below TLS or HTTP."""
-        return self._stream.transport_stream if isinstance(self._stream, trio.SSLStream) else self._stream
-
     async def _send_file(self, answer: Answer, file: FileIO, run: RunInThread) -> None:
-        # a thread that hangs may outlive the connection: it must not meet another's
-        target = _duplicate(self._socket_stream.socket)
+        position = (answer.begin or 0) + answer.sent
+        try:
+            await self._pause(answer, position)
+            # a thread that hangs may outlive the connection: it must not meet another's
+            target = _duplicate(self._socket_stream.socket)
+        except BaseException:
+            file.close()
+            raise
         try:
             await self._send_by(target, answer, file, run)
         except (trio.Cancelled, RefusedError):
@@ -266,7 +268,6 @@ class Connection:
     async def _send_by(self, target: socket.socket, answer: Answer, file: FileIO, run: RunInThread) -> None:
         position, stops = (answer.begin or 0) + answer.sent, [*answer.pauses, answer.end]
         by_kernel, is_full = not isinstance(self._stream, trio.SSLStream), False
-        await self._pause(answer, position)
         while position < answer.end:
             stop = stops[bisect_right(stops, position)]
             if by_kernel:
@@ -289,7 +290,8 @@ class Connection:
         if position not in answer.pauses:
             return
         connected = self._socket_stream.socket
-        with trio.move_on_after(FIRST_PAUSE_S if position == answer.pauses[0] else PAUSE_S):
+        seconds = FIRST_PAUSE_S if position == answer.pauses[0] else PAUSE_S
+        with trio.CancelScope(deadline=trio.current_time() + seconds):
             await trio.lowlevel.wait_readable(connected)
         if not _poll(connected, _CLOSED, 0):
             await trio.sleep(PAUSE_S)  # TLS says goodbye before it closes

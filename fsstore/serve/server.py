@@ -41,7 +41,7 @@ from fsstore.serve.page.page import Page
 from fsstore.serve.shares import BusyError, Shares
 from fsstore.serve.stream import TcpStream, accept, listen
 from fsstore.serve.tree import PathError, RefusedError, ServedTree, parse_path
-from fsstore.serve.webhdfs import CALLS, WebHdfs, failure, redirect
+from fsstore.serve.webhdfs import CALLS, IDLE_S, WebHdfs, failure, redirect
 from fsstore.tree.limited_log import RateLimitedLog
 from fsstore.tree.metrics import metric, record_metrics
 from fsstore.tree.refusals import escaped, time_text
@@ -135,12 +135,18 @@ class Server:
         with listener, trio.open_signal_receiver(signal.SIGHUP, signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(accept, listener, self._connected)
+                nursery.start_soon(self._close_idle_files)
                 ready(listener.getsockname()[1])
                 async for number in signals:
                     if number != signal.SIGHUP:
                         nursery.cancel_scope.cancel()
                         return
                     self._reload()
+
+    async def _close_idle_files(self) -> None:
+        while True:
+            await trio.sleep(IDLE_S)
+            self._web_hdfs.close_idle()
 
     def _reload(self) -> None:
         try:
@@ -241,8 +247,9 @@ class Server:
         self._figures.unfinished += result != str(answer.status)
         if self._log_line is not None:
             path, begin = call.request.path.decode("utf-8", "surrogateescape"), answer.begin
-            words = client, call.peer.host, call.operation, path, "-" if begin is None else begin, answer.sent, result
-            line = " ".join([time_text(call.time_ns), *map(_one_word, words), f"{seconds:.6f}\n"])
+            at = "-" if begin is None else begin
+            words = time_text(call.time_ns), _one_word(client), call.peer.host, call.operation, _one_word(path)
+            line = f"{' '.join(words)} {at} {answer.sent} {result} {seconds:.6f}\n"
             self._log_line(line.encode("utf-8", "replace"))
 
     # answers
@@ -357,9 +364,8 @@ def _date(second: int) -> str:
     return formatdate(second, usegmt=True)
 
 
-def _one_word(value: object) -> str:
-    """A value of the access log."""
-    text = str(value)
+def _one_word(text: str) -> str:
+    """A text of the access log."""
     if len(text) <= MOST_WORD_CHARACTERS and _PLAIN.fullmatch(text):
         return text
     return escaped(text, MOST_WORD_CHARACTERS).replace(" ", "\\x20")

@@ -1,7 +1,8 @@
 """TCP connections on trio's loop: what the kernel can do at once takes no turn of the loop.
 
 trio's own streams take a turn for each call. With them a request on a connection of its own, as Hadoop's client sends
-each, took twice the processor time.
+each, took twice the processor time. A scope with a deadline around each wait costs as much as the wait, so one task
+looks for the streams whose deadline has passed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ turn."""
 DEFAULT_BYTES = 1 << 16
 _FULL = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _FULL_PAUSE_S = 0.1
+_LOOK_S = 1.0
+"""Seconds between two looks for streams that wait beyond their deadlines."""
 
 log = logging.getLogger("fsstore.serve")
 
@@ -54,7 +57,7 @@ async def accept(listener: socket.socket, connected: Callable[[TcpStream], Await
 
 class TcpStream(trio.abc.HalfCloseableStream):
     """A connection. Its methods are trio's; OSErrors of the socket are BrokenResourceErrors. A method that would wait
-    beyond `deadline`, on trio's clock, is ended by a TooSlowError."""
+    beyond `deadline`, on trio's clock, is ended by a TooSlowError within _LOOK_S."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
@@ -115,8 +118,14 @@ class TcpStream(trio.abc.HalfCloseableStream):
 
     async def _wait(self, until: Callable[[socket.socket], Awaitable[None]]) -> None:
         self._at_once = 0
-        with trio.fail_at(self.deadline):  # what need not wait has no need of a scope, which costs as much as a call
+        waiting = _waiting_streams()
+        waiting.add(self)
+        try:
             await until(self.socket)
+        except trio.ClosedResourceError:
+            raise trio.TooSlowError from None
+        finally:
+            waiting.discard(self)
 
     async def _give_way(self) -> None:
         """Let others have their turn, now and then: a client that always has something to say would keep the loop."""
@@ -124,3 +133,25 @@ class TcpStream(trio.abc.HalfCloseableStream):
         if self._at_once >= MOST_AT_ONCE:
             self._at_once = 0
             await trio.lowlevel.checkpoint()
+
+
+_waiting: trio.lowlevel.RunVar[set[TcpStream]] = trio.lowlevel.RunVar("waiting")
+
+
+def _waiting_streams() -> set[TcpStream]:
+    """The streams of this run of trio that wait. A task ends the waits that are late."""
+    try:
+        return _waiting.get()
+    except LookupError:
+        waiting: set[TcpStream] = set()
+        _waiting.set(waiting)
+        trio.lowlevel.spawn_system_task(_end_late, waiting)
+        return waiting
+
+
+async def _end_late(waiting: set[TcpStream]) -> None:
+    while True:
+        await trio.sleep(_LOOK_S)
+        now = trio.current_time()
+        for stream in [stream for stream in waiting if stream.deadline <= now]:
+            trio.lowlevel.notify_closing(stream.socket)

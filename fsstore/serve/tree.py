@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
 import os
 import select
 import stat
@@ -39,6 +40,10 @@ _AT_EMPTY_PATH, _AT_DONT_SYNC, _BASIC_STATS = 0x1000, 0x4000, 0x7FF  # linux/sta
 _STATX = struct.Struct("=16xIIIH2xQQ64xqI4x8xII112x")
 _TRIES, _RETRY_S = 1_000, 0.001
 _libc = ctypes.CDLL(None, use_errno=True)
+_ADDRESS, _SIZE, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+_libc.mmap.argtypes, _libc.mmap.restype = (_ADDRESS, _SIZE, _INT, _INT, _INT, ctypes.c_int64), _ADDRESS
+_libc.mincore.argtypes, _libc.munmap.argtypes = (_ADDRESS, _SIZE, ctypes.c_char_p), (_ADDRESS, _SIZE)
+_NO_MAPPING = _ADDRESS(-1).value
 
 Parts = tuple[bytes, ...]
 """Names of a path, from the mount's root down."""
@@ -72,6 +77,39 @@ class MountGoneError(RefusedError):
 
     def __init__(self, path: str) -> None:
         super().__init__(503, f"the mount at {path} is gone")
+
+
+class KeptFile:
+    """An open file of which the loop may read what the kernel has in memory. Its mapping only tells which pages these
+    are: an access to it would end this process where the mount can't read the page."""
+
+    def __init__(self, file: FileIO, size: int) -> None:
+        """A file of `size` bytes; `file` stays the caller's. OSError."""
+        self._size = size
+        self.used_s = time.monotonic()
+        self._descriptor = os.dup(file.fileno())
+        self._mapping: int = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, self._descriptor, 0)
+        if self._mapping == _NO_MAPPING:
+            os.close(self._descriptor)
+            raise _last_error()
+
+    def has(self, begin: int, end: int) -> bool:
+        """Whether the kernel has the bytes [begin, end) in memory. It says so to the file's owner alone, and to
+        others "yes"."""
+        first = begin - begin % mmap.PAGESIZE
+        pages = ctypes.create_string_buffer(-(-(end - first) // mmap.PAGESIZE) or 1)
+        failed = _libc.mincore(self._mapping + first, end - first, pages)
+        return not failed and all(page & 1 for page in pages.raw)
+
+    def opened(self) -> FileIO:
+        """The file."""
+        self.used_s = time.monotonic()
+        return FileIO(os.dup(self._descriptor), "r")
+
+    def close(self) -> None:
+        """Close it."""
+        _libc.munmap(self._mapping, self._size)
+        os.close(self._descriptor)
 
 
 class Entry(NamedTuple):
@@ -108,6 +146,7 @@ class ServedTree:
     def __init__(self, mountpoint: str, find: Callable[[], ServedMount | None]) -> None:
         """`find` looks into the table of mounts; None: the store is not mounted there."""
         self.mountpoint = mountpoint
+        self._root_path = os.fsencode(mountpoint)
         self._find = find
         self._mount: ServedMount | None = None
         self._lock = threading.Lock()
@@ -154,12 +193,10 @@ class ServedTree:
         """The status of a file that never changes, if the kernel knows its name and status: the mount, which may take
         long, is not asked. None: it has to be. MountGoneError."""
         device = self.mount().device
+        path = b"/".join((self._root_path, *parts))
         try:
-            root = _openat2(_AT_FDCWD, os.fsencode(self.mountpoint), _ROOT, _CACHED)
-            try:
-                descriptor = _openat2(root, b"/".join(parts), os.O_PATH, _BENEATH | _NO_MAGIC_LINKS | _CACHED)
-            finally:
-                os.close(root)
+            # what leads out of the mount has another device number
+            descriptor = _openat2(_AT_FDCWD, path, os.O_PATH | os.O_NOFOLLOW, _NO_MAGIC_LINKS | _CACHED)
             try:
                 status = _known_status(descriptor)
             finally:

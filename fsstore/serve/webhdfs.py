@@ -17,6 +17,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from heapq import nsmallest
 from io import FileIO
@@ -30,9 +31,9 @@ from fsstore.parquet.cache import Recent
 from fsstore.parquet.file_map import chunk_ends
 from fsstore.parquet.layout import PAGE_BYTES
 from fsstore.parquet.names import SUFFIX
-from fsstore.serve.connection import Answer, Request, answer_in_pieces, answer_with
+from fsstore.serve.connection import SHORT_BYTES, Answer, Request, answer_in_pieces, answer_with
 from fsstore.serve.files import DATASET, Datasets, dataset_of_times
-from fsstore.serve.tree import Entry, Parts, PathError, ServedTree
+from fsstore.serve.tree import Entry, KeptFile, Parts, PathError, ServedTree
 
 BLOCK_BYTES = 128 << 20
 BATCH_FILES = 1_000
@@ -47,6 +48,10 @@ _QUEUE_DEPTH = 3
 """Names of the path of a queue's directory in `@parquet/`."""
 _KEPT_BYTES, _KEPT_S = 16 << 20, 10.0
 """Bytes of footers that are remembered, and for how long: a reader asks for the end of a file and for its footer."""
+IDLE_S = 0.2
+"""How long a file is kept open that is not asked for: `mountctl umount` tries for a second."""
+_MOST_KEPT = 64
+"""Files that are kept open."""
 _BYTES = (("Content-Type", "application/octet-stream"),)
 _EXCEPTIONS = {
     400: "java.lang.IllegalArgumentException",
@@ -89,6 +94,7 @@ class WebHdfs:
         self._host = host
         self._datasets = datasets
         self._footers: Recent[tuple[Parts, int, int], Footer] = Recent(_KEPT_BYTES)
+        self._kept: dict[tuple[Parts, int, int], KeptFile] = {}  # closed by trio's thread, and used there alone
         self._lock = threading.Lock()
         calls = self._status, self._list, self._list_batch, self._locations, self._home, self._open
         self._calls: Mapping[str, Callable[[Parts, Request], Answer]] = dict(zip(CALLS, calls, strict=True))
@@ -104,10 +110,25 @@ class WebHdfs:
         if entry is None or operation == "GETFILESTATUS":
             return entry and _answer({"FileStatus": _shown(entry, b"")})
         footer = self._kept_footer(below, entry.status)
-        begin, end = _range(request, entry.status.st_size)
-        if footer is None or begin < footer.begin:
+        if footer is None:
             return None
-        return Answer(200, _BYTES, footer.content[begin - footer.begin : end - footer.begin], begin=begin)
+        begin, end = _range(request, entry.status.st_size)
+        if begin >= footer.begin:
+            return Answer(200, _BYTES, footer.content[begin - footer.begin : end - footer.begin], begin=begin)
+        kept, stops = self._kept.get(_key(below, entry.status)), pauses(begin, end, footer.chunk_ends)
+        stop = stops[0] if stops else end
+        if kept is None or (stop - begin <= SHORT_BYTES and not kept.has(begin, stop)):
+            return None
+        return answer_with(200, _BYTES, kept.opened(), begin, end, stops)
+
+    def close_idle(self) -> None:
+        """Close the files that were not asked for in IDLE_S. Called in trio's thread."""
+        until_s = time.monotonic() - IDLE_S
+        with self._lock:
+            idle = [key for key, kept in self._kept.items() if kept.used_s < until_s]
+            closing = [self._kept.pop(key) for key in idle]
+        for kept in closing:
+            kept.close()
 
     def answer(self, parts: Parts, operation: str, request: Request) -> Answer:
         """The answer to a call. Blocks."""
@@ -173,6 +194,8 @@ class WebHdfs:
         status = os.fstat(file.fileno())
         begin, end = _range(request, status.st_size)
         chunk_ends = self._chunk_ends(parts, file, status) if parts[-1].endswith(SUFFIX) else ()
+        if chunk_ends and status.st_uid == os.geteuid():
+            self._keep(_key(parts, status), file)
         return answer_with(200, _BYTES, file, begin, end, pauses(begin, end, chunk_ends))
 
     def _chunk_ends(self, parts: Parts, file: FileIO, status: os.stat_result) -> Sequence[int]:
@@ -180,13 +203,29 @@ class WebHdfs:
         if footer is None:
             footer = _footer_of(file, status.st_size)
             with self._lock:
-                self._footers.put((parts, status.st_size, status.st_mtime_ns), footer, len(footer.content))
+                self._footers.put(_key(parts, status), footer, len(footer.content))
         return footer.chunk_ends
+
+    def _keep(self, key: tuple[Parts, int, int], file: FileIO) -> None:
+        """Keep a file open, if there is room: a reader comes for several parts of it."""
+        if key in self._kept or len(self._kept) >= _MOST_KEPT:
+            return
+        with suppress(OSError):  # it is opened anew each time, then
+            kept = KeptFile(file, key[1])
+            with self._lock:
+                known = self._kept.setdefault(key, kept)
+            if known is not kept:
+                kept.close()
 
     def _kept_footer(self, parts: Parts, status: os.stat_result) -> Footer | None:
         with self._lock:
-            footer = self._footers.get((parts, status.st_size, status.st_mtime_ns))
+            footer = self._footers.get(_key(parts, status))
         return None if footer is None or footer.until_s < time.monotonic() else footer
+
+
+def _key(parts: Parts, status: os.stat_result) -> tuple[Parts, int, int]:
+    """What a file of one content has for itself."""
+    return parts, status.st_size, status.st_mtime_ns
 
 
 def redirect(request: Request, scheme: str) -> Answer:

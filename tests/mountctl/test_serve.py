@@ -55,7 +55,8 @@ def test_every_promise_has_a_test_and_every_test_its_promise() -> None:
 
 
 def test_what_is_known_of_a_file_is_not_asked_of_the_mount(mounted: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel knows a status for a second. A footer is remembered for some."""
+    """The kernel knows a status for a second, and has some pages in memory. A footer is remembered for some seconds, a
+    file is kept open for a moment."""
     root = mounted.mountpoint
     tree = ServedTree(str(root), lambda: ServedMount(root.stat().st_dev, False))
     file = next((root / "@parquet/topic=orders/queue=0").iterdir())
@@ -68,7 +69,7 @@ def test_what_is_known_of_a_file_is_not_asked_of_the_mount(mounted: Site, monkey
     assert shown(found(lambda: tree.known_entry(parts), file).status) == shown(file.stat())
     assert tree.known_entry((b"@parquet", b"none")) is None
 
-    hdfs = WebHdfs(tree, "host", Datasets(tree, None))
+    hdfs, now_s = WebHdfs(tree, "host", Datasets(tree, None)), time.monotonic()
 
     def opened(offset: int, **more: int) -> Answer | None:
         file.stat()
@@ -83,8 +84,25 @@ def test_what_is_known_of_a_file_is_not_asked_of_the_mount(mounted: Site, monkey
         answer = found(partial(opened, begin), file)
         assert (answer.body, answer.begin) == (content[begin:], begin)
     assert found(partial(opened, footer, length=5), file).body == content[footer : footer + 5]
-    assert opened(footer - 1) is None
-    monkeypatch.setattr(time, "monotonic", partial(float, time.monotonic() + 11))
+    for begin, size in ((8, 60_000), (footer - 5, 5), (5_000_001, 1)):
+        with file.open("rb") as there:
+            os.posix_fadvise(there.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            assert opened(begin, length=size) is None
+            os.pread(there.fileno(), size, begin)
+        assert found(partial(opened, begin, length=size), file).body == content[begin : begin + size]
+    large = found(partial(opened, 8, length=1_000_000), file)
+    assert large.file is not None
+    assert os.pread(large.file.fileno(), 4_000, 8) == content[8:4_008]
+    large.file.close()
+    monkeypatch.setattr(time, "monotonic", partial(float, now_s + 9))
+    hdfs.close_idle()
+    assert not uses_of(root)
+    assert opened(8, length=4) is None
+    assert found(partial(opened, footer), file).body == content[footer:]
+    monkeypatch.setattr(os, "geteuid", lambda: 64_104)  # to others the kernel does not say which pages it has
+    hdfs.answer(parts, "OPEN", asked)
+    assert opened(8, length=4) is None
+    monkeypatch.setattr(time, "monotonic", partial(float, now_s + 21))
     assert opened(footer) is None
 
 
@@ -99,6 +117,12 @@ def test_a_mount_that_does_not_answer_is_not_waited_for(mounted: Site) -> None:
             assert unknown.result(DEADLINE_SECONDS) is None
         finally:
             os.kill(daemon, signal.SIGCONT)
+
+
+def uses_of(root: Path) -> list[str]:
+    """What this process has open or mapped below `root`."""
+    opened = [os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    return [text for text in (*opened, *Path("/proc/self/maps").read_text().splitlines()) if str(root) in text]
 
 
 def found(look: Callable[[], T | None], file: Path) -> T:
