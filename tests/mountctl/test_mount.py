@@ -258,7 +258,9 @@ def read_terminal(terminal: int) -> bytes:
         return b""
 
 
-def test_a_daemon_that_hangs_hangs_nobody_else(site: Site) -> None:
+def test_a_daemon_that_hangs_hangs_nobody_else(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mountctl.places.PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("mountctl.control.STATE_SECONDS", 0.5)
     site.mounted()
     pid = daemon_pid(site)
     os.kill(pid, signal.SIGSTOP)
