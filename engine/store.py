@@ -358,7 +358,7 @@ class MessageStore:
     def receiver(self) -> Receiver:
         """The only writer of a replica (`StoreConfig.is_replica`), for its master's log. Call it once."""
         assert self._write_side is not None
-        return Receiver(self._parts, self._write_side.dispatcher)
+        return Receiver(self._parts, self._write_side.dispatcher, self._write_side.durability)
 
     # topics
 

@@ -188,7 +188,7 @@ class LogScan:
             self._lose(DamagedRange(self.end, following, DamageKind.BLANK.value, DamageKind.BLANK, self._latest_ms))
             self.end = following
             return following
-        if stop is ScanStop.BLANK:
+        if stop is ScanStop.BLANK or (stop is ScanStop.END and self.end == self._limit):
             return None
         why = self._refusals.get((file.start, file.start + file.size)) or problem or stop.value
         return self._resume(max(self.end, position), why)  # damage may stand before `position`

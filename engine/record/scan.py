@@ -132,6 +132,18 @@ class ScannedRecords:
         _ = self.tag_hashes, self.index_keys
 
 
+@dataclass(frozen=True, slots=True)
+class ScannedFrames:
+    """A run of whole frames: their records, and the rest as `ScannedRecords` has it."""
+
+    records: ParsedHeaders
+    end: int
+    stop: ScanStop | None
+    problem: str | None
+    bare_frames: int
+    number: EntryNumber | None
+
+
 def scan_records(
     view: memoryview,
     start: int,
@@ -150,6 +162,34 @@ def scan_records(
     ZEROS at eight zero bytes or fewer left, DAMAGED at anything else. `verify` also checks bodies' CRCs. `before` is
     the entry number of the frame before `start`, None if unknown.
     """
+    for found in scan_frames(
+        view, start, base_physical_offset, end, framing=framing, before=before, verify=verify, chunk_bytes=chunk_bytes
+    ):
+        topics, topic_rows = topics_of(found.records)
+        yield ScannedRecords(
+            found.records,
+            topics,
+            topic_rows,
+            found.end,
+            found.stop,
+            found.problem,
+            found.bare_frames,
+            found.number,
+        )
+
+
+def scan_frames(
+    view: memoryview,
+    start: int,
+    base_physical_offset: int,
+    end: int,
+    *,
+    framing: Framing = PLAIN,
+    before: EntryNumber | None = None,
+    verify: bool = True,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Iterator[ScannedFrames]:
+    """As `scan_records`, without the records' topics."""
     log = np.frombuffer(view, np.uint8)
     stop = None
     while stop is None:
@@ -174,9 +214,7 @@ def scan_records(
         if stop is ScanStop.DAMAGED:
             problem = framing.problem(view[chain_end:end], base_physical_offset + chain_end)
         before = framing.number(log, frames) or before
-        topics, topic_rows = topics_of(records)
-        bare_frames = len(frames) - len(records)
-        yield ScannedRecords(records, topics, topic_rows, chain_end, stop, problem, bare_frames, before)
+        yield ScannedFrames(records, chain_end, stop, problem, len(frames) - len(records), before)
         start = chain_end
 
 

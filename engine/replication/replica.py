@@ -1,11 +1,15 @@
 """Replica: the live copy of a remote broker's store, by RocketMQ's own replication.
 
-    master ─frames─► assembly ─whole records─► receiver: log, queues, index ─► fdatasync ─► acknowledgement
+    master ─frames─► assembly ─whole records─► receiver: log ─► fdatasync ─► acknowledgement
+       │                                                └► queues, index ─► news to followers
        └─remoting──► topics, groups, offsets ─► STORE/config
 
-A group is what has come since the last one; one sync brings it to disk, then it is acknowledged. The port tells nothing
-about the master's log, so each connection begins OVERLAP_BYTES before the copy's end, and what comes is compared with
-what is there. Nothing of the copy is ever changed: a master whose log does not continue it is refused.
+A group is what has come since the last one; one sync brings it to disk, then it is acknowledged. Queues and index get
+it at once, or, of groups that come within DISPATCH_SECONDS, together with the next ones.
+
+The port tells nothing about the master's log, so each connection begins OVERLAP_BYTES before the copy's end, and what
+comes is compared with what is there. Nothing of the copy is ever changed: a master whose log does not continue it is
+refused.
 
 A broker with a controller may lose its newest bytes when another one becomes the master. It tells up to where its log
 is confirmed, so safe from that: only this is stored. Its epochs are stored before bytes of them.
@@ -77,6 +81,9 @@ OVERLAP_BYTES = 64 << 10
 RECEIVE_BYTES, GROUP_BYTES = 1 << 20, 8 << 20
 """Bytes that one call receives; bytes after which a group ends, even if more are there."""
 
+FEW_BYTES = 16 << 10
+"""A call that receives fewer has left none: a group ends with it."""
+
 HELD_BYTES = 64 << 20
 """Bytes that are held in memory until they are confirmed."""
 
@@ -91,6 +98,9 @@ NOTE_MS, SETTINGS_MS = 1_000, 5_000
 
 TICK_SECONDS = 0.25
 """Time after which a wait for bytes looks whether the process is to end."""
+
+DISPATCH_SECONDS = 0.004
+"""Interval in which queues and index get records at most, as a mount that follows looks for them at most."""
 
 COPIED_SETTINGS = (
     COMMIT_LOG_BYTES,
@@ -145,7 +155,7 @@ def replicate(
         _require_sizes(config, settings)
     else:
         settings = {}
-    config = replace(with_options(config, settings), mode=OpenMode.WRITE, is_replica=True)
+    config = replace(with_options(config, settings), mode=OpenMode.WRITE, is_replica=True, transient_pool_buffers=0)
     with ExitStack() as stack:
         store = stack.enter_context(MessageStore.open(path, config, create=True))
         replica = _Replica(store, layout, options, known or ReplicaNote(settings=settings))
@@ -175,6 +185,8 @@ class _Replica:
         self._log_begin = 0
         """Physical offset at which the master's log begins, as far as it is known."""
         self._has_differed = False
+        self._told_end = -1
+        """Physical offset up to which followers were told of the log."""
         self._lock = threading.Lock()
         self._note = replace(
             known,
@@ -344,24 +356,36 @@ class _Replica:
 
     def _note_facts(self, facts: BrokerFacts) -> None:
         self._log_begin = facts.log_begin
-        self.tell(lacks=self._settings.refused)
-        self.note_master(facts.log_end)
+        master_end = max(facts.log_end, self._note.master_end)
+        self.tell(lacks=self._settings.refused, master_end=master_end, heard_ms=self.store.config.clock())
 
-    def note_master(self, end: int) -> None:
-        """The master's log reaches the physical offset `end`."""
-        self.tell(master_end=max(end, self._note.master_end), heard_ms=self.store.config.clock())
-
-    def note_group(self, received_bytes: int, newest_ms: int) -> None:
-        """`received_bytes` of log came; what is whole of them is on disk."""
+    def note_group(self, received_bytes: int, newest_ms: int, master_end: int, confirmed_end: int) -> None:
+        """`received_bytes` of log came; what is whole of them is on disk. The master's log reaches `master_end`, and is
+        confirmed up to `confirmed_end`; -1: it has no controller."""
         end, note = self.receiver.end, self._note
+        master_end = max(master_end, note.master_end)
         self.tell(
-            state=ReplicaState.IN_SYNC if end >= note.master_end else ReplicaState.CATCHING_UP,
+            state=ReplicaState.IN_SYNC if end >= master_end else ReplicaState.CATCHING_UP,
             reason="",
             physical_end=end,
             newest_ms=newest_ms or note.newest_ms,
             received_bytes=note.received_bytes + received_bytes,
+            master_end=master_end,
+            confirmed_end=confirmed_end,
+            heard_ms=self.store.config.clock(),
         )
-        if end != note.physical_end:
+
+    @property
+    def is_dispatch_due(self) -> bool:
+        """Whether the log has records that readers do not see yet."""
+        return self.receiver.end != self._told_end
+
+    def dispatch(self) -> None:
+        """Show readers what is in the log. StoreFullError, OSError."""
+        end = self.receiver.end
+        self.receiver.dispatch()
+        if end != self._told_end:
+            self._told_end = end
             self._news.tell()
 
     def _look_again(self) -> None:
@@ -412,22 +436,35 @@ class _Session:
         """Frames received and not confirmed."""
         self._is_compared = False
         """Whether the master has the copy's newest bytes."""
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._began_at = self._heard_at = self._reported_at = time.monotonic()
+        self._dispatches_at = 0.0
 
     def run(self, stopping: threading.Event) -> None:
         """Receive until `stopping`. ReplicationError, StoreFullError, FlushFailedError, OSError."""
-        self._receiver.dispatch()
+        self._replica.dispatch()
         if self._has_controller:
             self._shake_hands()
         self._report(self._begin)
-        while not stopping.is_set():
-            data, is_open = self._receive()
-            if data:
-                self._heard_at = time.monotonic()
-                self._take(self._decoder.feed(data))
-            if not is_open:
-                raise ConnectionEndedError(self._peer, "it closed it")
-            self._look_at_clock()
+        try:
+            while not stopping.is_set():
+                data, is_open = self._receive()
+                if data:
+                    self._heard_at = time.monotonic()
+                    self._take(self._decoder.feed(data))
+                if not is_open:
+                    raise ConnectionEndedError(self._peer, "it closed it")
+                self._dispatch_if_due()
+                self._look_at_clock()
+        finally:
+            self._replica.dispatch()
+
+    def _dispatch_if_due(self) -> None:
+        """Dispatch what has come, unless the last time was a moment ago."""
+        now = time.monotonic()
+        if self._replica.is_dispatch_due and now >= self._dispatches_at:
+            self._dispatches_at = now + DISPATCH_SECONDS
+            self._replica.dispatch()
 
     def _shake_hands(self) -> None:
         """Learn the master's epochs. ReplicationError, OSError."""
@@ -453,22 +490,24 @@ class _Session:
         if now - self._reported_at >= self._options.heartbeat_seconds:
             self._report(self._receiver.end if self._is_compared else self._begin)
 
-    def _receive(self) -> tuple[bytes, bool]:
-        """The bytes received, at most about GROUP_BYTES, and whether more may come. Waits for the first byte up to
-        TICK_SECONDS. OSError."""
-        connection, parts, size = self._connection, list[bytes](), 0
-        connection.settimeout(TICK_SECONDS)
-        while size < GROUP_BYTES:
+    def _receive(self) -> tuple[bytearray, bool]:
+        """The bytes received, at most about GROUP_BYTES, and whether more may come. Waits for the first byte until a
+        dispatch is due, up to TICK_SECONDS. OSError."""
+        connection, buffer, received = self._connection, self._buffer, bytearray()
+        wait_seconds = self._dispatches_at - time.monotonic() if self._replica.is_dispatch_due else TICK_SECONDS
+        connection.settimeout(min(max(wait_seconds, 0.0), TICK_SECONDS))
+        while len(received) < GROUP_BYTES:
             try:
-                data = connection.recv(RECEIVE_BYTES)
+                size = connection.recv_into(buffer)
             except (TimeoutError, BlockingIOError):
                 break
-            if not data:
-                return b"".join(parts), False
-            parts.append(data)
-            size += len(data)
+            if not size:
+                return received, False
+            received += buffer[:size]
+            if size < FEW_BYTES:
+                break
             connection.settimeout(0)
-        return b"".join(parts), True
+        return received, True
 
     def _take(self, frames: list[Frame]) -> None:
         """Compare, store and acknowledge what frames bring."""
@@ -483,13 +522,12 @@ class _Session:
         for piece in pieces:
             self._receiver.append(piece.data, piece.physical_offset, piece.store_time_ms)
             newest_ms = piece.store_time_ms or newest_ms
-        self._replica.note_master(max(self._next, 0))
-        if self._has_controller:
-            self._replica.tell(confirmed_end=self._confirmed_end)
+        self._dispatch_if_due()
         has_brought = bool(received or pieces)  # a frame without bytes may confirm those of an earlier one
         if has_brought:
-            self._replica.store.wait_durable(self._receiver.end)
-        self._replica.note_group(received, newest_ms)
+            self._receiver.sync()
+        confirmed_end = self._confirmed_end if self._has_controller else -1
+        self._replica.note_group(received, newest_ms, max(self._next, 0), confirmed_end)
         if self._is_compared and has_brought:
             self._report(self._receiver.end)
 
@@ -518,10 +556,11 @@ class _Session:
         while self._held and self._held[0].physical_offset <= end:
             one = self._held.popleft()
             known = end - one.physical_offset
-            yield replace(one, data=one.data[:known])
             if known < len(one.data):
                 self._held.appendleft(replace(one, physical_offset=end, data=one.data[known:]))
+                yield replace(one, data=one.data[:known])
                 break
+            yield one
         if self._next - end > HELD_BYTES:
             raise ConnectionEndedError(self._peer, f"{self._next - end:,} bytes of its log are not confirmed")
 

@@ -99,7 +99,7 @@ class FrameDecoder:
         self._header = _EPOCH_FRAME if has_epochs else _FRAME
         self._rest = bytearray()
 
-    def feed(self, data: bytes) -> list[Frame]:
+    def feed(self, data: bytes | bytearray) -> list[Frame]:
         """The frames that are complete with `data`, in order. ProtocolError: a header's field is out of its bounds."""
         rest, found, position = self._rest, list[Frame](), 0
         rest += data

@@ -75,6 +75,8 @@ class Durability:
         """Queues that changed since the last thorough flush, and had too few pages for the others."""
         self._covered: RecoveryPoint | None = None
         self._checkpoint = CheckpointFile(parts.layout.checkpoint, parts.disk)
+        self.before_mark: Callable[[], None] = lambda: None
+        """Dispatches what is in the log; called under the log's lock before a mark is made."""
         self._committer: Committer | None = None
         if isinstance(dispatcher, BufferedDispatcher):
             self._committer = Committer(log, policy, committed=self._dispatch_held, failed=failed)
@@ -158,6 +160,7 @@ class Durability:
         dispatcher, log = self._dispatcher, self._log
         with log.lock:
             self._dispatch_held()
+            self.before_mark()
             if dispatcher.is_broken:
                 return None
             self._take_touched()

@@ -1,16 +1,20 @@
 """Receiver: appends another store's log to this one, byte for byte, and dispatches its records.
 
-    received bytes ─► commit log: whole records, the first one's head last ─► scan ─► queues, index ─► readers
+    received bytes ─► commit log: whole records, the first one's head last ─► disk
+                                                                           └► scan ─► queues, index ─► readers
 
 The log then has the other one's bytes at the same physical offsets. Queues and index get what a recovery of that log
-would give them: both are made by the same scan.
+would give them: both are made by the same scan. It may come later, for several calls of `append` at once; no mark is
+made before it.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from engine.derived.derived import Losses
+from engine.errors import StoreError
 from engine.log.scan import Known, LogScan
 from engine.record.header import MAX_OFFSET
 from engine.record.kernel.files import read_through
@@ -20,16 +24,18 @@ if TYPE_CHECKING:
     from engine.derived.store_files import StoreFiles
     from engine.log.sequence import Suspect
     from engine.record.scan import ScannedRecords
+    from engine.write.durability import Durability
 
 
 class Receiver:
     """The writer of a replica. Thread safety: one caller, beside the flush threads."""
 
-    def __init__(self, parts: StoreFiles, dispatcher: WriteDispatcher) -> None:
+    def __init__(self, parts: StoreFiles, dispatcher: WriteDispatcher, durability: Durability) -> None:
         """`parts` as recovery left them: what is in the log is dispatched."""
         self._parts = parts
         self._log = log = parts.log
         self._dispatcher = dispatcher
+        self._flusher = durability.log_flusher
         self._waiting: ScannedRecords | None = None
         """Records in the log whose dispatch failed."""
         end = log.readable_end
@@ -39,6 +45,7 @@ class Receiver:
             multi_dispatch=parts.multi_dispatch or parts.queues.multi_dispatch,
         )
         self._scan = LogScan(log.files, end, known, end=end, disproved=self._take_back)
+        durability.before_mark = self._before_mark
 
     @property
     def end(self) -> int:
@@ -57,36 +64,41 @@ class Receiver:
         return bytes(view)
 
     def append(self, data: bytes, physical_offset: int, store_time_ms: int) -> None:
-        """Store `data`, whole and checked records of the other log, and dispatch them: see `CommitLog.append_copied`.
-        StoreFullError, OSError: `data` is stored if `end` has moved; the next call dispatches the rest first."""
-        with self._log.lock:
-            self.dispatch()
-            self._log.append_copied(data, physical_offset, store_time_ms)
-            self.dispatch()
+        """Store `data`, whole and checked records of the other log: see `CommitLog.append_copied`. Readers find them
+        after `dispatch`. StoreFullError, OSError: nothing is stored."""
+        self._log.append_copied(data, physical_offset, store_time_ms)
+
+    def sync(self) -> None:
+        """Return when everything in the log is on disk. FlushFailedError, StoreClosedError."""
+        self._flusher.sync()
 
     def dispatch(self) -> None:
-        """Dispatch what an earlier call has left. StoreFullError, OSError: a later call goes on."""
+        """Give queues and index the records that they lack. StoreFullError, OSError: a later call goes on."""
         with self._log.lock:
+            if self._waiting is None and self._scan.end == self._log.readable_end:
+                return
+            self._dispatcher.is_broken = True  # no mark may cover these records before they are dispatched
             if self._waiting is not None:
                 self._put(self._waiting)
-            if not self._log.files.files:
-                return
-            if self._scan.end < self._log.min_offset:
-                self._scan.end = self._log.min_offset  # the log begins there
+            self._scan.end = max(self._scan.end, self._log.min_offset)  # the log may begin there by now
             self._scan.reach(self._log.readable_end)
             for found in self._scan:
                 self._put(found)
+            self._dispatcher.is_broken = False
+
+    def _before_mark(self) -> None:
+        """Dispatch what is in the log; no mark is made if that fails."""
+        with suppress(StoreError, OSError):  # the next call of `dispatch` raises it
+            self.dispatch()
 
     def _put(self, found: ScannedRecords) -> None:
-        parts, dispatcher = self._parts, self._dispatcher
+        parts = self._parts
         self._waiting = found
-        dispatcher.is_broken = True  # no mark may cover these records before they are dispatched
         queued, losses = parts.deleted.without_queues(found), Losses(self._scan.damaged)
         appended: dict[tuple[str, int], None] = {}
         for kind in reversed(parts.derived):  # keys first: a reader that finds a message finds its keys
             appended.update(dict.fromkeys(kind.put_scanned(queued, losses)))
-        dispatcher.note_scanned([parts.queues.by_key[key] for key in appended], self._scan.newest)
-        dispatcher.is_broken = False
+        self._dispatcher.note_scanned([parts.queues.by_key[key] for key in appended], self._scan.newest)
         self._waiting = None
 
     def _next_offset(self, topic: str, queue_id: int) -> int | None:

@@ -343,7 +343,7 @@ MUTANTS = (
     Mutant(
         "replica-acknowledges-before-its-disk-has-it",
         "engine/replication/replica.py",
-        "            self._replica.store.wait_durable(self._receiver.end)\n",
+        "            self._receiver.sync()\n",
         "            pass\n",
         ("tests/engine/replication/test_replica.py", "tests/durability/test_powerpair.py"),
     ),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -30,6 +32,7 @@ from engine.files.layout import StoreLayout
 from engine.replication.address import Address
 from engine.replication.replica import ReplicaOptions, replicate
 from engine.settings.notes import ReplicaNote, ReplicaState, read_replica_note
+from engine.write.receiver import Receiver
 from tests.engine.replication.masters import ScriptedMaster, eventually, serving
 from tests.engine.replication.replicas import free_port
 from tests.engine.storetools import QUIET, HastyDisk
@@ -37,6 +40,7 @@ from tests.engine.storetools import QUIET, HastyDisk
 SIZES = FileSizes(commit_log_bytes=64 << 10, consume_queue_entries=64, index_slots=50, index_entries=200)
 MASTER = StoreConfig(sizes=SIZES, flush=QUIET, disk=HastyDisk())
 COPY = StoreConfig(disk=HastyDisk())
+FOLLOW = StoreConfig(mode=OpenMode.FOLLOW)
 
 
 def publish(store: MessageStore, count: int, name: str = "m", size: int = 1_500) -> None:
@@ -173,6 +177,57 @@ def test_nothing_is_acknowledged_before_it_is_on_disk(
         assert set(master.reports) <= {1}
         may_sync.set()
         eventually(caught_up(master))
+
+
+def test_a_mark_covers_no_record_that_is_not_dispatched(master: ScriptedMaster, copy: Path) -> None:
+    """A process that is killed right after the mark leaves a store in which every message is found."""
+    publish(master.store, 10)
+    first = log_of(master.folder, master.store.physical_end)
+    publish(master.store, 10, "later")
+    later = log_of(master.folder, master.store.physical_end)[len(first) :]
+    with MessageStore.open(copy, replace(MASTER, is_replica=True), create=True) as store:
+        receiver = store.receiver()
+        receiver.append(first, 0, 1)
+        receiver.dispatch()
+        receiver.append(later, len(first), 2)
+        store.flush()
+        shutil.copytree(copy, copy.with_name("killed"))
+    for one, was_closed in ((copy.with_name("killed"), False), (copy, True)):
+        with MessageStore.open(one) as store:
+            assert content(store) == content(master.store)
+            assert store.recovery.clean is was_closed
+
+
+def test_what_came_is_dispatched_though_nothing_follows(
+    master: ScriptedMaster, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records are dispatched together with what comes soon, and not later than that."""
+    monkeypatch.setattr("engine.replication.replica.DISPATCH_SECONDS", 0.3)
+    dispatched: list[float] = []
+    dispatch = Receiver.dispatch
+
+    def noted(receiver: Receiver) -> None:
+        dispatched.append(time.monotonic())
+        dispatch(receiver)
+
+    monkeypatch.setattr(Receiver, "dispatch", noted)
+    publish(master.store, 4)
+    with replicating(copy, master.options):
+        eventually(caught_up(master))
+        with MessageStore.open(copy, FOLLOW) as store:
+            for turn in range(10):
+                publish(master.store, 1, f"turn{turn}")
+                eventually(caught_up(master))
+            assert len(dispatched) < 8
+            eventually(lambda: (store.refresh(), content(store))[1] == content(master.store))
+
+
+def test_a_copy_has_no_write_buffer(master: ScriptedMaster, copy: Path) -> None:
+    """With the master's broker.conf it does without a transient pool: what is in one is on no disk."""
+    publish(master.store, 20)
+    with replicating(copy, master.options, replace(COPY, transient_pool_buffers=2)):
+        eventually(caught_up(master))
+    require_equal(master, copy)
 
 
 def test_a_restarted_replica_begins_before_its_end_and_goes_on(master: ScriptedMaster, copy: Path) -> None:

@@ -112,6 +112,25 @@ def test_all_who_wait_while_a_sync_runs_share_the_next_one(tmp_path: Path) -> No
         assert rig.disk.syncs == 2
 
 
+def test_a_caller_that_syncs_waits_for_no_other_thread_and_answers_those_who_wait(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)  # its thread never starts
+    answers: list[object] = []
+    end = rig.append()
+    rig.flusher.request_durable(end, answers.append)
+    rig.flusher.sync()
+    assert (rig.flusher.durable_end, rig.disk.syncs, answers) == (end, 1, [None])
+    rig.flusher.sync()
+    assert rig.disk.syncs == 1, "what is on disk needs no sync"
+    rig.disk.error = OSError(errno.EIO, "Input/output error")
+    rig.flusher.request_durable(rig.append(), answers.append)
+    with pytest.raises(FlushFailedError):
+        rig.flusher.sync()
+    assert answers[1:] == rig.failures
+    with pytest.raises(FlushFailedError):
+        rig.flusher.sync()
+    assert rig.disk.syncs == 2, "the disk is not asked again"
+
+
 def test_a_callback_is_called_at_once_when_nothing_is_left_to_do(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         end = rig.append()
