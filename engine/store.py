@@ -541,8 +541,12 @@ class MessageStore:
         return self._log.files.flushed_offset if known is None else known
 
     def master_figures(self) -> MasterFigures | None:
-        """The figures of the replicas that this store serves; None: it serves none (`StoreConfig.master`)."""
-        return None if self._master is None else self._master.figures()
+        """The figures of the replicas that this store serves (`StoreConfig.master`); of a copy, as the replication that
+        writes it has noted them. None: none are served."""
+        if self._master is not None:
+            return self._master.figures()
+        note = self.replica()
+        return note.serves if note is not None and note.is_running(self.config.clock()) else None
 
     @property
     def sync_flush(self) -> bool:

@@ -127,6 +127,10 @@ class StoreSettings:
                 os.EX_USAGE,
             )
 
+    def without(self, names: Set[str]) -> StoreSettings:
+        """These settings without those options of the command line."""
+        return replace(self, options={name: value for name, value in self.options.items() if name not in names})
+
     def applied_to(self, config: StoreConfig) -> StoreConfig:
         """`config`, changed by these settings. OptionError."""
         from engine import with_broker_conf, with_options  # not in a process that forks
@@ -143,7 +147,7 @@ class MountRequest:
     `mode` is write, read-only or follow (engine.OpenMode's values); `settings` go to the engine, `kernel_options` to
     mount(2). `append_mode` None leaves the permission bits of `append` files to the filesystem. `cache` is the
     directory for queues that a follower derives from the log. A follower looks every `follow_interval_ms`; None: the
-    filesystem's own interval.
+    filesystem's own interval. `has_replica`: a replica that was started with the mount has the same settings.
     """
 
     store: Path
@@ -157,6 +161,7 @@ class MountRequest:
     parquet: ParquetOptions = field(default_factory=ParquetOptions)
     cache: Path | None = None
     follow_interval_ms: int | None = None
+    has_replica: bool = False
 
     def to_text(self) -> bytes:
         """JSON, by the fields' names."""

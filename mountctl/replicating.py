@@ -19,6 +19,9 @@ from mountctl.options import StoreSettings
 from mountctl.output import human_seconds, human_size, human_time
 from mountctl.places import mounts
 
+MASTER, CONTROLLER = "haMasterAddress", "enableControllerMode"
+"""Options that only a replica has."""
+
 MOUNTED = b"mounted\n"
 LOOK_SECONDS = 0.5
 

@@ -18,6 +18,7 @@ from itertools import islice
 from types import FrameType
 
 from engine import (
+    MASTER_NAMES,
     FlushFailedError,
     FlushPolicy,
     MessageStore,
@@ -39,6 +40,7 @@ from mountctl.log_file import LogFile, SystemLog, log_to_stderr
 from mountctl.options import MountRequest
 from mountctl.output import human_seconds, human_size, plural, throttled
 from mountctl.process import raise_open_files, start_trimming
+from mountctl.replicating import CONTROLLER, MASTER
 from mountctl.supervisor import RESTART_SIGNAL
 
 log = logging.getLogger("mountctl")
@@ -223,7 +225,10 @@ def _config(request: MountRequest, reporter: Reporter) -> StoreConfig:
     )
     if unknown := request.settings.passed_over:
         log.info("broker.conf: ignored %s", ", ".join(unknown))
-    return request.settings.applied_to(config)
+    settings = request.settings
+    if request.has_replica:
+        settings = settings.without({MASTER, CONTROLLER, *MASTER_NAMES})  # these are the replica's
+    return settings.applied_to(config)
 
 
 def _serve_options(request: MountRequest) -> ServeOptions:

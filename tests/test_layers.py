@@ -147,7 +147,7 @@ MAY_IMPORT = {
         "record": {"errors", "deadline"},
         "results": {"figures", "record"},
         "files": {"errors", "record"},
-        "settings": {"errors", "deadline", "figures", "record", "files"},
+        "settings": {"errors", "deadline", "figures", "record", "results", "files"},
         "log": {"errors", "record", "results", "files", "settings"},
         "derived": {"errors", "deadline", "record", "results", "events", "files", "settings", "log"},
         "read": {"errors", "deadline", "record", "results", "files", "log", "derived"},

@@ -404,7 +404,8 @@ class _Replica:
             self._write_note(durably=False)
 
     def _write_note(self, *, durably: bool) -> None:
-        self.tell(noted_ms=self.store.config.clock())
+        serves = None if self.store.config.master is None else self.store.master_figures()
+        self.tell(noted_ms=self.store.config.clock(), serves=serves)
         write_replica_note(self._layout.replica_note, self._note, self.store.config.disk, durably=durably)
 
     def _thread_failed(self, error: Exception) -> None:

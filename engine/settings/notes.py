@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from engine.figures import counter, gauge
 from engine.files.disk import Disk, read_own_file, replace_own_file, whole_number, write_own_file
+from engine.results import MasterFigures, ReplicaFigures
 
 VERSION = 1
 
@@ -107,7 +109,7 @@ class ReplicaNote:
     """State of a replica, noted each second, last at `noted_ms`. `reason`: of the last interruption, empty once it is
     over. `lacks` names what the master does not give. `settings` are the master's with which the copy was made.
     `physical_end` is the copy's end, `master_end` the newest known end of the master's log; -1: unknown. `newest_ms` is
-    the store time of the newest record."""
+    the store time of the newest record. `serves` has the replicas of the copy itself; None: it serves none."""
 
     master: str = ""
     remoting: str = ""
@@ -132,6 +134,7 @@ class ReplicaNote:
     refused_frames: int = counter("Connections that ended because of bytes that are no records", default=0)
     epoch: int = gauge("Newest epoch of the master's log; -1: it has no controller", default=-1)
     confirmed_end: int = gauge("Physical offset up to which the master's log is confirmed", default=-1)
+    serves: MasterFigures | None = None
 
     @property
     def lag_bytes(self) -> int:
@@ -158,9 +161,42 @@ def read_replica_note(path: Path) -> ReplicaNote | None:
         settings = {str(name): str(value) for name, value in stored["settings"].items()}
         texts = {name: str(stored[name])[:LONGEST_NOTED] for name in _REPLICA_TEXTS}
         numbers = {name: whole_number(stored.get(name, -1), -1) for name in _REPLICA_NUMBERS}
-        return ReplicaNote(settings=settings, state=ReplicaState(stored["state"]), **texts, **numbers)  # type: ignore[arg-type]
+        serves = _master_figures(found) if (found := stored.get("serves")) else None
+        state = ReplicaState(stored["state"])
+        return ReplicaNote(settings=settings, state=state, serves=serves, **texts, **numbers)  # type: ignore[arg-type]
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
+
+
+def _master_figures(stored: Any) -> MasterFigures:
+    """KeyError, TypeError, ValueError, AttributeError: they are not ours."""
+    numbers = {name: whole_number(stored[name]) for name in _MASTER_NUMBERS}
+    refusal = stored["last_refusal"]
+    return MasterFigures(
+        role=str(stored["role"])[:LONGEST_NOTED],
+        address=str(stored["address"])[:LONGEST_NOTED],
+        remoting_address=str(stored["remoting_address"])[:LONGEST_NOTED],
+        last_refusal=None if refusal is None else str(refusal)[:LONGEST_NOTED],
+        replicas=tuple(map(_replica_figures, stored["replicas"])),
+        **numbers,
+    )
+
+
+def _replica_figures(stored: Any) -> ReplicaFigures:
+    """As `_master_figures`."""
+    lag_ms, heard_seconds = stored["lag_ms"], stored["last_heard_seconds"]
+    if not isinstance(heard_seconds, int | float):
+        raise ValueError("no time that we write")
+    return ReplicaFigures(
+        replica=str(stored["replica"])[:LONGEST_NOTED],
+        is_in_sync=stored["is_in_sync"] is True,
+        is_in_oldest_file=stored["is_in_oldest_file"] is True,
+        acknowledged_end=whole_number(stored["acknowledged_end"]),
+        lag_bytes=whole_number(stored["lag_bytes"]),
+        lag_ms=None if lag_ms is None else whole_number(lag_ms),
+        last_heard_seconds=heard_seconds,
+        sent_bytes=whole_number(stored["sent_bytes"]),
+    )
 
 
 def write_replica_note(path: Path, note: ReplicaNote, disk: Disk, *, durably: bool) -> None:
@@ -174,8 +210,9 @@ def write_replica_note(path: Path, note: ReplicaNote, disk: Disk, *, durably: bo
 
 _REPLICA_TEXTS = ("master", "remoting", "cluster", "broker", "reason", "lacks")
 _REPLICA_NUMBERS = tuple(
-    one.name for one in fields(ReplicaNote) if one.name not in (*_REPLICA_TEXTS, "settings", "state")
+    one.name for one in fields(ReplicaNote) if one.name not in (*_REPLICA_TEXTS, "settings", "state", "serves")
 )
+_MASTER_NUMBERS = ("connected", "in_sync", "in_oldest_file", "needed", "confirmed_end", "timeouts", "refused")
 
 
 def read_check_note(path: Path) -> CheckNote | None:

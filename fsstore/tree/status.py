@@ -75,12 +75,12 @@ def last_check_of(store: MessageStore) -> dict[str, object] | None:
 
 def replica_of(store: MessageStore) -> dict[str, object] | None:
     """The state of a replica, with `lag_bytes` and `lag_ms`; `is_running` while its process notes it. None: the store
-    is no replica."""
+    is no replica. The replicas that it serves itself are in `replication_of`."""
     note = store.replica()
     if note is None:
         return None
     return {
-        **asdict(note),
+        **{name: value for name, value in asdict(note).items() if name != "serves"},
         "state": note.state.value,
         "is_running": note.is_running(store.config.clock()),
         "lag_bytes": note.lag_bytes,

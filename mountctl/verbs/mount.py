@@ -52,7 +52,8 @@ def command(
 
     Returns when the mount is ready. Retention is off unless -o sets it: fileReservedTime (hours), maxBytes,
     deleteWhen, diskMaxUsedSpaceRatio. For a log elsewhere, or over several paths: storePathCommitLog=PATH,PATH.
-    To serve replicas: brokerRole=ASYNC_MASTER or SYNC_MASTER, haListenPort, inSyncReplicas, slaveTimeout.
+    To serve replicas: brokerRole=ASYNC_MASTER or SYNC_MASTER, haListenPort, inSyncReplicas, slaveTimeout. --replicate
+    takes what -o of `mountctl replicate` takes, too.
 
     \b
     Examples:
@@ -79,6 +80,7 @@ def command(
         parquet=words.parquet or ParquetOptions(),
         follow_interval_ms=words.follow_interval_ms,
         cache=absolute(cache or words.cache or daemon.default_cache()),
+        has_replica=replicate is not None,
     )
     log_file = log_file or words.log_file
     log_file = log_file and absolute(log_file)

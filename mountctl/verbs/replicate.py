@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,12 +18,10 @@ from mountctl.options import StoreSettings, takes_settings
 from mountctl.output import visible
 from mountctl.places import require_here
 from mountctl.process import raise_open_files, set_up_allocator
-from mountctl.replicating import end_with_mount
+from mountctl.replicating import CONTROLLER, MASTER, end_with_mount
 
 HA_PORT = 10_912
 """haListenPort's default."""
-MASTER = "haMasterAddress"
-CONTROLLER = "enableControllerMode"
 _INTERVALS = {"haSendHeartbeatInterval": "heartbeat_seconds", "haHousekeepingInterval": "silence_seconds"}
 """The field of ReplicaOptions that each option sets, in ms."""
 
@@ -61,8 +58,7 @@ def command(
     require_here(store)
     settings.require_store(store)
     options = _options(places[0] if len(places) == 2 else known[MASTER], remoting, known)
-    others = {name: value for name, value in settings.options.items() if name not in (MASTER, CONTROLLER, *_INTERVALS)}
-    config = replace(settings, options=others).applied_to(StoreConfig())
+    config = settings.without({MASTER, CONTROLLER, *_INTERVALS}).applied_to(StoreConfig())
     raise_open_files()
     set_up_allocator()
     log_to_stderr()

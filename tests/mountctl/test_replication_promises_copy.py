@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,6 +66,12 @@ def make(master: ScriptedMaster, copy: Path) -> None:
 def replica_of(place: Path) -> dict[str, object]:
     found: dict[str, object] = json.loads(succeed("status", place, "--json"))["replica"]
     return found
+
+
+def replication_of(place: Path) -> dict[str, Any]:
+    """The replicas that a store serves; empty: none."""
+    found: dict[str, Any] | None = json.loads(succeed("status", place, "--json"))["replication"]
+    return found or {}
 
 
 def test_equal(master: ScriptedMaster, site: Site) -> None:
@@ -303,10 +310,12 @@ def test_woken(master: ScriptedMaster, site: Site) -> None:
 
 def test_both(master: ScriptedMaster, site: Site) -> None:
     """1.14 `mountctl mount --replicate HOST STORE MOUNTPOINT` starts both the copy and a mount that follows it. When
-    the mount is gone, the copy's process ends."""
+    the mount is gone, the copy's process ends. Its `-o` takes the options of both."""
     publish(master.store, 20)
+    served = f"brokerRole=ASYNC_MASTER,haListenPort={free_port()},haSendHeartbeatInterval=200,fileReservedTime=72"
     with at_neighbouring_ports(master) as address:
-        site.mounted("--replicate", address)
+        site.mounted("--replicate", address, "-o", f"{served},enableControllerMode=false,follow_interval_ms=1000")
+        eventually(lambda: replication_of(site.mountpoint).get("role") == "ASYNC_MASTER", "the copy's role")
         shown = site.mountpoint / "topic-1"
         eventually(lambda: len(list(shown.glob("[0-9]/[0-9]*"))) == 10, "messages")
         assert replica_of(site.mountpoint)["is_running"]
@@ -334,3 +343,26 @@ def test_served_on(master: ScriptedMaster, site: Site, tmp_path: Path) -> None:
     require_equal(master, last)
     done = mountctl(*words_of(master, site.store, "-o", f"brokerRole=SYNC_MASTER,haListenPort={port}"))
     assert (done.returncode, "nothing waits for its replicas" in done.stderr) == (64, True), done.stderr
+
+
+def test_served_on_and_told(master: ScriptedMaster, site: Site, tmp_path: Path) -> None:
+    """1.16 While a copy serves replicas, `mountctl status STORE`, and `@store/status.json`, the metrics and `mountctl
+    top` of a mount that follows it, list them as they list those of a mount (5.10)."""
+    port, last = free_port(), tmp_path / "last"
+    publish(master.store, 20)
+    with replica(master, site.store, "-o", f"brokerRole=ASYNC_MASTER,haListenPort={port}"):
+        words = [sys.executable, "-m", "mountctl", "replicate", f"127.0.0.1:{port}", str(last)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+            site.mounted("--follow")
+            eventually(lambda: replication_of(site.store).get("in_sync") == 1, "a replica of the copy")
+            (known,) = replication_of(site.store)["replicas"]
+            eventually(lambda: f"replica    {known['replica']} has all of it" in succeed("status", site.store), "it")
+            shown = json.loads((site.mountpoint / "@store/status.json").read_bytes())
+            assert shown["replication"]["replicas"][0]["replica"] == known["replica"]
+            assert "serves" not in shown["replica"]
+            metrics = (site.mountpoint / "@store/metrics").read_text()
+            assert 'fsstore_replicas_connected{role="ASYNC_MASTER"} 1' in metrics
+            assert f'fsstore_replica_in_sync{{replica="{known["replica"]}"}} 1' in metrics
+            assert "replicas 1, 1 in sync" in succeed("top", site.mountpoint, "--count", "1")
+            process.terminate()
+    assert replication_of(site.store) == {}
