@@ -103,9 +103,7 @@ def restore(path: Path | str, target: Path | str, progress: Progress | None = No
     source, made = StoreLayout(store_root(path)), StoreLayout(store_root(target))
     note, begun = read_backup_note(source.backup_note), read_backup_note(made.backup_note)
     if note is None or note.end < 0:
-        raise BackupError(
-            source.root, "no run of a backup came to its end there", "name a backup; `cp -a` copies a store"
-        )
+        raise BackupError(source.root, "no backup run has finished there", "name a backup; `cp -a` copies a store")
     if begun is not None and begun.store != str(source.root):
         raise BackupError(made.root, "it is a backup of its own", EMPTY)
     done = back_up(source.root, made.root, progress)
@@ -179,7 +177,7 @@ class _Run:
             raise BackupError(root, "it lies in the store, or the store in it", "name a directory elsewhere")
         note = read_backup_note(self._copy.backup_note)
         if note is None and not self._is_blank():
-            raise BackupError(root, "it is not empty, and no backup", EMPTY)
+            raise BackupError(root, "it is not empty and not a backup", EMPTY)
         return note
 
     def _is_blank(self) -> bool:
@@ -219,11 +217,11 @@ class _Run:
         point = read_recovery_point(self._copy.coverage)
         with closing(FileQueue(self._copy.commit_log, source.log.files.file_bytes, Access.READ)) as files:
             if point is not None and not _has_newest(source, files, point):
-                raise BackupError(root, "its newest message is another one than the store's there", EMPTY)
+                raise BackupError(root, "its newest message differs from the store's message there", EMPTY)
             for file in source.log.files.files:
                 is_known = note.stamps.get(file.start) == written_ns(file.path)
                 if file.start + file.size <= have and not is_known and not _same(file, files.find(file.start)):
-                    raise BackupError(root, f"{file.path.name} is another one in the store, as after a repair", EMPTY)
+                    raise BackupError(root, f"{file.path.name} differs in the store, as after a repair", EMPTY)
         return have
 
     # copying

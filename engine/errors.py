@@ -143,14 +143,14 @@ class ReplicaStoreError(OpenError):
 
 @dataclass(eq=False)
 class NotAReplicaError(OpenError):
-    """The store at `path` is no replica: `reason` says why, `remedy` what to do."""
+    """The store at `path` is not a replica: `reason` says why, `remedy` what to do."""
 
     path: Path
     reason: str
     remedy: str
 
     def __str__(self) -> str:
-        return f"{self.path} is no replica: {self.reason}; {self.remedy}"
+        return f"{self.path} is not a replica: {self.reason}; {self.remedy}"
 
 
 @dataclass(eq=False)
@@ -171,7 +171,7 @@ class StoreBusyError(OpenError):
     path: Path
 
     def __str__(self) -> str:
-        return f"{self.path}: its writer was replaced, or its retention took what was being read, each time: try again"
+        return f"{self.path}: its writer was replaced, or retention deleted the data being read, each time: try again"
 
 
 @dataclass(eq=False)
@@ -284,7 +284,7 @@ class MasterRefusedError(ReplicationError):
 
     def __str__(self) -> str:
         return (
-            f"{self.path} can't go on as a replica of {self.master}: {self.what}; the copy is as it was: promote it,"
+            f"{self.path} can't continue as a replica of {self.master}: {self.what}; the copy is as it was: promote it,"
             " or `mountctl replicate --begin-again`"
         )
 
@@ -442,7 +442,7 @@ class TopicsRefusedError(TopicError):
     reasons: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"no topic is made: {'; '.join(self.reasons)}"
+        return f"no topic was made: {'; '.join(self.reasons)}"
 
 
 @dataclass(eq=False)

@@ -77,7 +77,7 @@ class Request:
             return msgspec.convert(values, cls, strict=False)
         except (ValueError, AttributeError) as error:
             raise CommandError(
-                f"this is no request: {error}", "mountctl cat HOST:PLACE sends one", os.EX_USAGE
+                f"this is not a request: {error}", "mountctl cat HOST:PLACE sends one", os.EX_USAGE
             ) from None
 
 

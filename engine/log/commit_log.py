@@ -325,7 +325,7 @@ def refuse_forged(record: Encoded, physical_offset: int) -> None:
     stored. If the bytes around it were damaged, a recovery could not tell it from a record."""
     buffer = memoryview(record.buffer)
     if len(placed_headers(buffer, 0, len(buffer), physical_offset)) > record.records:
-        raise IllegalMessageError("a body holds a record made for the very place in the log where it would stand")
+        raise IllegalMessageError("a body holds a record made for the very place in the log where it would be stored")
 
 
 def plan(sizes: Sequence[int], wrote: int, file_bytes: int) -> list[tuple[int, int]]:

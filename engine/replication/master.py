@@ -263,7 +263,7 @@ class Master(StoreListener):
             if connection.is_served:
                 log.info("replica %s is gone: %s", connection.peer, error)
         except Exception:
-            log.exception("a connection of %s is closed by a defect", connection.peer)
+            log.exception("a connection of %s was closed by a bug", connection.peer)
         else:
             self._watch(connection)
             self._note_acknowledged()
@@ -419,7 +419,7 @@ class _Replica(_Connection):
         if start < begin:
             raise _RefusedError(f"it asks for the log from {asked} on, which begins at {begin}: retention passed it")
         if start > end:
-            raise _RefusedError(f"it has a log up to {asked}, and this one ends at {end}: it has another one")
+            raise _RefusedError(f"it has a log up to {asked}, and this one ends at {end}: it is another log")
         self._begin = self._next = self.acknowledged_end = start
         self.is_served = True
         log.info("replica %s is sent the log from %d on, which ends at %d", self.peer, start, end)

@@ -128,7 +128,7 @@ class CommandDecoder:
         try:
             parsed = json.loads(header)
         except (ValueError, RecursionError) as error:
-            raise ProtocolError(self._peer, f"a command's header is no JSON: {error}") from error
+            raise ProtocolError(self._peer, f"a command's header is not JSON: {error}") from error
         if not isinstance(parsed, dict) or not all(is_whole_number(parsed.get(one)) for one in ("code", "opaque")):
             raise ProtocolError(self._peer, "a command's header lacks code or opaque")
         flag, remark, fields = parsed.get("flag", 0), parsed.get("remark"), parsed.get("extFields")

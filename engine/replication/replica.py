@@ -144,7 +144,9 @@ def replicate(
     answer before the copy was made; OptionError, OpenError, FlushFailedError.
     """
     if config.master is not None and config.master.sync:
-        raise OptionError("brokerRole", "nobody publishes to a copy, so nothing waits for its replicas: ASYNC_MASTER")
+        raise OptionError(
+            "brokerRole", "nothing is published to a copy, so nothing waits for its replicas: ASYNC_MASTER"
+        )
     layout = layout_of(store_root(path), config)
     known = read_replica_note(layout.replica_note)
     if known is not None:

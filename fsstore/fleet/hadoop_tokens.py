@@ -50,7 +50,7 @@ def own_tokens(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     try:
         return _tokens_in(io.BytesIO(path.read_bytes()))
     except (ValueError, EOFError) as error:
-        raise HadoopTokensError(path, f"this is no file of Hadoop's tokens: {error or 'it ends early'}") from None
+        raise HadoopTokensError(path, f"this is not a Hadoop token file: {error or 'it ends early'}") from None
 
 
 def _tokens_in(encoded: io.BytesIO) -> dict[str, str]:

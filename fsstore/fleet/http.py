@@ -125,12 +125,12 @@ def _tls() -> ssl.SSLContext:
             context.load_cert_chain(named, password=_no_password)
         except (OSError, ValueError) as error:  # the system's words for it name no file
             shown = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise ClientCertificateError(Path(named), f"this is no certificate with its key: {shown}") from None
+            raise ClientCertificateError(Path(named), f"this is not a certificate with its key: {shown}") from None
     return context
 
 
 def _no_password() -> str:
-    raise ValueError("its key has a password, for which nobody can be asked")
+    raise ValueError("its key has a password, and this program can't ask for one")
 
 
 class RemoteFile(io.RawIOBase):

@@ -74,7 +74,7 @@ def parse_place(text: str, name: str | None = None) -> Place:
         return Place(called, url=_url(text))
     if not is_place(text):
         if not text or "\0" in text:
-            raise PlaceError(text, "this is no path")
+            raise PlaceError(text, "this is not a path")
         return Place(called, path=text)
     return Place(called, ssh=_ssh(text))
 
@@ -85,7 +85,7 @@ def _ssh(text: str) -> SshPlace:
         raise PlaceError(text, "a place of another host is HOST:PATH")
     user, host, path = found[1], found[2].removeprefix("[").removesuffix("]"), found[3]
     if not host or host.startswith("-") or user.startswith(("-", "@")) or not f"{user}{host}".isprintable():
-        raise PlaceError(text, "this is no name of a host")
+        raise PlaceError(text, "this is not a host name")
     if " " in user + host or not path or path.startswith("-") or "\0" in path:
         raise PlaceError(text, "a place of another host is HOST:PATH")
     return SshPlace(user + host, path)
@@ -110,7 +110,7 @@ def group_of(text: str, file: Path = FLEET_FILE) -> list[Place]:
     except FileNotFoundError:
         raise FleetFileError(file, f"it is not there, and would name the group {text}") from None
     except ValueError as error:  # no TOML, or no UTF-8
-        raise FleetFileError(file, f"this is no TOML: {error}") from None
+        raise FleetFileError(file, f"this is not TOML: {error}") from None
     group = groups.get(name)
     if not isinstance(group, Mapping) or not group:
         known = ", ".join(f"@{known}" for known in groups) or "none"

@@ -93,7 +93,9 @@ class DeltaFolder(ExportFolder):
         wanted, there = ({field.to_json() for field in schema.fields} for schema in (COLUMNS, table.schema()))
         if wanted != there or table.metadata().partition_columns != PARTITIONS:
             names = ", ".join(sorted({json.loads(field)["name"] for field in wanted ^ there})) or "its partitions"
-            raise ExportError(f"{self.path} is a table with other columns than an export ({names}): name another")
+            raise ExportError(
+                f"{self.path} is a table with other columns than an export ({names}): name another directory"
+            )
         return table
 
     @contextmanager

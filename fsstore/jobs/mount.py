@@ -61,7 +61,7 @@ class DataLossError(RuntimeError):
     def __str__(self) -> str:
         topic, queue, expected, found, why = self.args
         return (
-            f"{topic}/{queue}: messages from queue offset {expected} on were to be read, but it continues at {found}: "
+            f"{topic}/{queue}: messages from queue offset {expected} on are needed, but it continues at {found}: "
             f"{why}; failOnDataLoss=false skips them"
         )
 

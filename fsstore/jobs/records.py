@@ -85,7 +85,7 @@ def examine(
     wanted = {name for name in fields if name is not None}
     for file in files:
         if not file.is_file() and not file.is_dir():
-            raise RecordsError(f"{file} can be read once, and is read twice", "save it to a file first")
+            raise RecordsError(f"{file} can be read only once, and is needed twice", "save it to a file first")
         names = _csv_header(file) if kind == "csv" else _dataset(file).schema.names if kind == "parquet" else wanted
         if missing := wanted - set(names):
             raise RecordsError(f"{file} has no column {min(missing)!r}", f"there are {', '.join(names)}")
@@ -207,11 +207,11 @@ def of_line(line: bytes, fields: Fields) -> _Record:
     try:
         record = json.loads(line.decode())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"is no JSON: {error}") from None
+        raise ValueError(f"is not JSON: {error}") from None
     if not any(fields):
         return line, None, None
     if not isinstance(record, dict):
-        raise ValueError("is no JSON object")
+        raise ValueError("is not a JSON object")
     if fields.body is not None and fields.body not in record:
         raise ValueError(f"has no {fields.body!r}")
     key, tags = (None if name is None else record.get(name) for name in (fields.key, fields.tags))
@@ -224,14 +224,14 @@ def _csv(file: Path) -> Iterator[tuple[Iterator[list[str]], BinaryIO]]:
         try:
             yield csv.reader(io.TextIOWrapper(stream, "utf-8-sig", newline=""), strict=True), raw
         except (csv.Error, UnicodeDecodeError) as error:
-            raise RecordsError(f"{file} is no CSV in UTF-8: {error}") from None
+            raise RecordsError(f"{file} is not CSV in UTF-8: {error}") from None
 
 
 def _csv_header(file: Path) -> list[str]:
     with _csv(file) as (rows, _):
         names = next(rows, [])
     if not names or len(set(names)) < len(names):
-        raise RecordsError(f"{file} has no header with a name for each column", "the first line is to name the columns")
+        raise RecordsError(f"{file} has no header with a name for each column", "the first line must name the columns")
     return names
 
 
@@ -253,7 +253,7 @@ def _dataset(file: Path) -> ds.Dataset:
     try:
         return ds.dataset(str(file), format="parquet", partitioning="hive")
     except (pa.ArrowInvalid, OSError) as error:
-        raise RecordsError(f"{file} is no Parquet: {error}") from None
+        raise RecordsError(f"{file} is not Parquet: {error}") from None
 
 
 def _of_parquet(file: Path, fields: Fields, report: Report) -> Iterator[tuple[int, _Record]]:

@@ -299,7 +299,7 @@ def _builder() -> Any:
                 return value
             time_ms = self._time_of(value.value)
             if time_ms is None:
-                raise WhereError(self._text, placed.start, "this is no time like '2026-01-31T09:30' or '-15m'")
+                raise WhereError(self._text, placed.start, "this is not a time like '2026-01-31T09:30' or '-15m'")
             if (place := (placed.start, placed.end, time_ms)) not in self.times:
                 self.times.append(place)
             return Literal(time_ms)

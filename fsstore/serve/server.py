@@ -218,7 +218,7 @@ class Server:
             try:
                 request = await connection.request()
             except RequestError as error:
-                await connection.send(Answer(error.status, body=b"this is no request\n"), self._no_thread)
+                await connection.send(Answer(error.status, body=b"this is not a request\n"), self._no_thread)
                 return
             if request is None:
                 return

@@ -293,7 +293,7 @@ class Brokers:
 
         def ask() -> Bounds:
             if newest is not None and first.physical_offsets([newest[1]])[newest[1]] != newest[0]:
-                raise BrokerError(broker.name, first.place, "it does not have what was read elsewhere")
+                raise BrokerError(broker.name, first.place, "it lacks messages that were read elsewhere")
             return first.bounds()
 
         return ask

@@ -70,7 +70,7 @@ class RangeReader:
         if may_trust and (is_known or end.last_physical is None):
             return part
         if source is not self._sources[0] and not is_known:
-            raise BrokerError(source.broker, source.place, "it does not have what is to be read")
+            raise BrokerError(source.broker, source.place, "it lacks messages that must be read")
         there = source.bounds()
         if Queues(there, source.physical_offsets).is_of(end, part.topic, part.queue):
             left, why = within(there, part), "they expired"

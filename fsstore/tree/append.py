@@ -280,9 +280,9 @@ class AppendHandle(OpenFile):
 
     def _must_make_sense(self) -> None:
         if self._refusal == errno.EIO:
-            raise FilesystemError(errno.EIO, "the daemon died with unpublished bytes: all is refused until a close")
+            raise FilesystemError(errno.EIO, "the daemon died with unpublished bytes: every call fails until a close")
         if self._refusal:
-            raise StillRefusedError(self._refusal, "all is refused until a close, after an earlier error")
+            raise StillRefusedError(self._refusal, "every call fails until a close, after an earlier error")
 
     def _refuse_from_now(self, number: int, reason: str) -> FilesystemError:
         """Refuse all further requests: none can be right after this one. Returns the error."""

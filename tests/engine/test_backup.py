@@ -227,7 +227,7 @@ def test_what_is_no_backup_of_the_store_is_left_alone(path: Path, copy: Path, tm
     assert "not empty" in refusal(path, tmp_path / "full")
     with MessageStore.open(tmp_path / "other", SMALL, create=True) as other:
         fill(other, "O", 300)
-    assert "newest message is another one" in refusal(tmp_path / "other", copy)
+    assert "newest message differs" in refusal(tmp_path / "other", copy)
     with MessageStore.open(tmp_path / "short", SMALL, create=True) as other:
         fill(other, "O", 3)
     assert "reaches to physical offset" in refusal(tmp_path / "short", copy)
@@ -371,9 +371,9 @@ def test_a_backup_becomes_a_store_again(tmp_path: Path, monkeypatch: pytest.Monk
         restored.put(Message("t", b"more"), 0)
     require_clean(check_store(made))
     assert {path: path.read_bytes() for path in before} == before
-    with pytest.raises(BackupError, match="it is not empty, and no backup"):
+    with pytest.raises(BackupError, match="it is not empty and not a backup"):
         restore(copy, made)
-    with pytest.raises(BackupError, match="no run of a backup came to its end there"):
+    with pytest.raises(BackupError, match="no backup run has finished there"):
         restore(store, tmp_path / "x")
     back_up(made, tmp_path / "second")
     with pytest.raises(BackupError, match="it is a backup of its own"):

@@ -73,15 +73,15 @@ def test_a_file_names_groups_of_places(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("[prod", "no TOML"),
-        ("[prod]\na = '/a'\na = '/b'\n", "no TOML"),
+        ("[prod", "not TOML"),
+        ("[prod]\na = '/a'\na = '/b'\n", "not TOML"),
         ("prod = 'host:/x'", "no group @prod"),
         ("[prod]", "no group @prod"),
         ("[prod]\na = 7", "prod.a is no text"),
         ("[prod]\na = {}", "prod.a is a place, or a table with ssh, url, path"),
         ("[prod]\na = {ssh = 'host:/x', port = '22'}", "prod.a is a place, or a table"),
         ("[prod]\na = {url = 'host:/x'}", "'host:/x' is no url"),
-        ("[prod]\na = '-oProxyCommand=x:/mnt'", "no name of a host"),
+        ("[prod]\na = '-oProxyCommand=x:/mnt'", "not a host name"),
     ],
 )
 def test_a_file_that_names_no_places_says_why(tmp_path: Path, text: str, reason: str) -> None:

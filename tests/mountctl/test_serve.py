@@ -230,7 +230,7 @@ def test_hadoops_token_file_is_read(tmp_path: Path) -> None:
     assert own_tokens({}) == {}
     for content in (b"", b"HDTS\1", path.read_bytes()[:40]):
         path.write_bytes(content)
-        with pytest.raises(HadoopTokensError, match="no file of Hadoop's tokens"):
+        with pytest.raises(HadoopTokensError, match="not a Hadoop token file"):
             own_tokens({TOKEN_FILE: str(path)})
 
 

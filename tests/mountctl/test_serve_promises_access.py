@@ -299,5 +299,5 @@ def test_a_client_certificate_of_a_driver(mounted: Site, tmp_path: Path, monkeyp
         for content in ("none", (CERTIFICATES / "ca.pem").read_text()):
             (bad := tmp_path / "bad.pem").write_text(content)
             monkeypatch.setenv("FSSTORE_CLIENT_CERTIFICATE", str(bad))
-            with pytest.raises(ClientCertificateError, match=r"bad\.pem: this is no certificate with its key"):
+            with pytest.raises(ClientCertificateError, match=r"bad\.pem: this is not a certificate with its key"):
                 source.files(None, None, None)

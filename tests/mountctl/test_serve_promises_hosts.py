@@ -116,7 +116,7 @@ def test_arguments_are_no_part_of_a_command_line(site: Site) -> None:
     assert refused.returncode != 0
     refused = hosts.run("cat", "--", "-oProxyCommand=x:/mnt", "orders")
     assert (refused.returncode, refused.stdout) == (os.EX_USAGE, "")
-    assert "'-oProxyCommand=x:/mnt': this is no name of a host" in refused.stderr
+    assert "'-oProxyCommand=x:/mnt': this is not a host name" in refused.stderr
 
 
 def test_a_host_without_an_answer_is_named(site: Site) -> None:

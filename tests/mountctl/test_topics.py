@@ -62,9 +62,9 @@ def test_none_of_many_topics_is_made_if_one_is_refused(place: Path, site: Site) 
     succeed("topics", "create", place, "orders", "bills")
     for names, reasons in (
         (["new", "orders"], "topic 'orders' exists"),
-        (["new", "bills", "orders"], "no topic is made: topic 'bills' exists; topic 'orders' exists"),
+        (["new", "bills", "orders"], "no topic was made: topic 'bills' exists; topic 'orders' exists"),
         (["new", "a b"], NO_NAME),
-        (["new", "a b", "orders"], f"no topic is made: {NO_NAME}; topic 'orders' exists"),
+        (["new", "a b", "orders"], f"no topic was made: {NO_NAME}; topic 'orders' exists"),
     ):
         refused = mountctl("topics", "create", place, *names)
         assert (refused.returncode, refused.stderr) == (os.EX_USAGE, f"mountctl: {reasons}\n")

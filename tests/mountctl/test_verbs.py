@@ -147,11 +147,11 @@ def test_put_says_where_each_message_is_and_takes_what_append_takes(place: Path)
     assert (delayed["topic"], delayed["queue"]) == ("SCHEDULE_TOPIC_XXXX", 2)
     for words, stdin, code, said in (
         (["--format", "json"], '{"body": "x"}\n{"bdy": 1}\n', 65, "illegal message: number 2: unknown field 'bdy'"),
-        (["--key-from", "id"], "{}\nnone\n", 65, "illegal message: number 2: is no JSON"),
+        (["--key-from", "id"], "{}\nnone\n", 65, "illegal message: number 2: is not JSON"),
         (["--key-from", "id"], '{"id": {}}\n', 65, "number 1: its key is neither a text nor a number"),
         (["x", "--property", "A"], "", 64, "invalid property 'A': give NAME=VALUE"),
         (["x", "--key", "k", "--key-from", "id"], "", 64, "--key and --key-from exclude each other"),
-        (["good", "x" * 10, "--key-from", "id"], "", 65, "number 1: is no JSON"),
+        (["good", "x" * 10, "--key-from", "id"], "", 65, "number 1: is not JSON"),
         (["--key-from", "id"], '{"id": 1}\n{"id": "a b"}\n', 65, "number 2: keys are a list of texts"),
         (["-v"], "b" * (5 << 20), 65, "number 1: body of 5,242,880 bytes is over the limit of 4,194,304"),
     ):

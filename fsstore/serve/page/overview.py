@@ -189,4 +189,4 @@ class MountReports:
             parts = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
             return MountState({name: msgspec.json.decode(part) for name, part in parts.items() if name != "topics"})
         except msgspec.DecodeError as error:
-            raise PathError(502, f"status.json is no JSON: {error}") from None
+            raise PathError(502, f"status.json is not JSON: {error}") from None

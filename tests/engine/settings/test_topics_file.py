@@ -418,7 +418,7 @@ REFUSED: list[tuple[dict[str, int], type[TopicError], str]] = [
     (
         {"new": 4, "old": 4, "": 4, "other": 4},
         TopicsRefusedError,
-        "no topic is made: topic 'old' exists; illegal topic '': has 0 characters, not 1 to 127",
+        "no topic was made: topic 'old' exists; illegal topic '': has 0 characters, not 1 to 127",
     ),
 ]
 
