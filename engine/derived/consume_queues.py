@@ -787,7 +787,8 @@ class ConsumeQueues:
         """Unmap and close all files."""
         for queue in self.opened():
             queue.is_stale = True
-            queue.close()
+            if not queue.files.is_at_rest:
+                queue.close()
         self.by_key.clear()
         self._close_folder()
 
