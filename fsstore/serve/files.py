@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from email.utils import formatdate
 from typing import NamedTuple
 from urllib.parse import quote
@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from engine import MessageStore, QueueBounds, TopicNotFoundError
-from fsstore.fleet.identity import facts, witness
+from fsstore.fleet.identity import Facts, Witness, facts, witness
 from fsstore.fleet.sources import MountedSource, Slot
 from fsstore.parquet.names import parse_queue_partition, parse_segment, parse_topic_partition, topic_partition
 from fsstore.serve.connection import Answer, Request, answer_in_pieces, answer_with
@@ -86,19 +86,24 @@ def _range(request: Request, tag: str, size: int) -> tuple[int, int] | None:
 
 
 def witness_answer(tree: ServedTree, request: Request) -> Answer:
-    """JSON with the number of messages and the newest record; with `topic`, `queue` and `offset` what is in that
-    message's record, or null. Blocks. MountGoneError, PathError, OSError."""
+    """JSON of `witness_of`. Blocks. MountGoneError, PathError, OSError."""
+    return _json_answer(witness_of(tree, request.parameters))
+
+
+def witness_of(tree: ServedTree, parameters: Mapping[str, str]) -> Witness | Facts | None:
+    """The number of messages and the newest record; with `topic`, `queue` and `offset` what is in that message's
+    record, or None. Blocks. MountGoneError, PathError, OSError."""
     tree.require_answer()
-    topic, queue, offset = (os.fsencode(request.parameters.get(name, "")) for name in ("topic", "queue", "offset"))
+    topic, queue, offset = (os.fsencode(parameters.get(name, "")) for name in ("topic", "queue", "offset"))
     if not (topic or queue or offset):
-        return _json_answer(witness(tree.mountpoint))
+        return witness(tree.mountpoint)
     parts, numbers = (
         parse_path(topic),
         [number for name in (queue, offset) if (number := parse_queue(name)) is not None],
     )
     if len(parts) != 1 or len(numbers) != 2:
         raise PathError(400, "topic, queue and offset name a message")
-    return _json_answer(facts(tree.mountpoint, os.fsdecode(parts[0]), *numbers))
+    return facts(tree.mountpoint, os.fsdecode(parts[0]), *numbers)
 
 
 def positions_answer(tree: ServedTree, request: Request) -> Answer:

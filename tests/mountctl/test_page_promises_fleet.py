@@ -18,7 +18,7 @@ from engine import Message, MessageStore, StoreConfig
 from fsstore.fleet.hadoop_tokens import TOKEN_FILE, hadoop_token_file
 from fsstore.serve.page.fleet import ANSWER_S, MOST_BYTES
 from tests.mountctl.conftest import Site, eventually, mountctl, site_in
-from tests.mountctl.served import FIRST_TOKEN, SECOND_TOKEN, Server, served, tokens_in
+from tests.mountctl.served import CERTIFICATES, FIRST_TOKEN, SECOND_TOKEN, Server, served, tokens_in
 from tests.mountctl.test_page_promises import Tags, link, links, page, words
 
 BEGIN_MS = 1_795_000_000_000
@@ -188,7 +188,7 @@ class Stranger(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         name = self.path.partition("?")[0].rpartition("/")[2]
         self.asked.append((self.path, self.headers["Authorization"]))
-        status, body = self.answers[name]
+        status, body = self.answers.get(name, (404, b""))
         self.send_response(status)
         if status == 302:
             self.send_header("Location", body.decode())
@@ -304,7 +304,63 @@ def test_their_answers_are_no_markup(beside: Server, stranger: str) -> None:
             assert all(target.startswith(("/", "#", f"{stranger}/")) for target in targets), targets
             assert not any(name.startswith("on") or name == "style" for name in attributes)
     assert {token for _, token in Stranger.asked} == {f"Bearer {SECOND_TOKEN}"}
-    assert all(path.startswith("/page/data/") for path, _ in Stranger.asked)
+    assert all(path.startswith(("/page/data/", "/witness?")) for path, _ in Stranger.asked)
     Stranger.answers["messages"] = (302, f"{stranger}/page/data/elsewhere".encode())
     page(beside, link("fleet/topic", topic="orders"))
     assert not any("elsewhere" in path for path, _ in Stranger.asked)
+
+
+@contextmanager
+def page_of(places: dict[str, str], own: Path, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server beside the mount `own`, with the page of these places."""
+    config = folder / ".config/fsstore/fleet.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("[some]\n" + "".join(f'{name} = "{place}"\n' for name, place in places.items()))
+    patch.setenv("HOME", str(folder))
+    with served(own, folder, "--fleet", "@some") as server:
+        yield server
+
+
+def test_brokers_with_one_log(
+    fleet: FleetSite, stranger: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """5.6 `/page/fleet` says which brokers hold the same log, compared as in
+    [fleet 5.4](fleet.md#5-one-spark-job-over-all-brokers). It compares them when it is first shown and every 10
+    minutes, and shows the result from the next time on."""
+    own = fleet.own_site.mountpoint
+    record = {"topic": "orders", "queue": 0, "queue_offset": 1, "facts": {"physical_offset": "9" * 5_000}}
+    Stranger.answers = {
+        "topics": (200, b"{}"),
+        "witness": (200, json.dumps({"messages": 1, "newest": record}).encode()),
+    }
+    (tmp_path / "copy").mkdir()
+    places = {"strange": stranger, "a": str(own), "b": fleet.other.origin}
+    with (
+        served(own, tmp_path / "copy") as copy,
+        page_of({**places, "copy": copy.origin}, own, tmp_path, monkeypatch) as server,
+    ):
+        assert "has the log of" not in words(page(server, "/page/fleet"))
+        eventually(lambda: "copy has the log of a" in words(page(server, "/page/fleet")), "the logs are compared")
+        assert words(page(server, "/page/fleet")).count("has the log of") == 1
+
+
+def test_certificates_of_brokers(fleet: FleetSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """5.7 A server at an `https` URL is asked only if its certificate is for the URL's host and comes from a CA of the
+    system or of `SSL_CERT_FILE`. Any other is named as in 5.4, and receives no request."""
+    kinds = {"good": ("server", "127.0.0.1"), "wrong": ("stranger", "127.0.0.1"), "elsewhere": ("server", "127.0.0.2")}
+    monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATES / "ca.pem"))
+    with ExitStack() as stack:
+        servers, places = {}, {}
+        for name, (certificate, address) in kinds.items():
+            (folder := tmp_path / name).mkdir()
+            options = "--certificate", CERTIFICATES / f"{certificate}.pem"
+            servers[name] = stack.enter_context(served(fleet.other_site.mountpoint, folder, *options, address=address))
+            places[name] = f"https://{address}:{servers[name].port}"
+        server = stack.enter_context(page_of(places, fleet.own_site.mountpoint, tmp_path, monkeypatch))
+        text = words(page(server, "/page/fleet?find=orders"))
+        assert re.search(r"\borders good \d+ ", text), text
+        assert re.search(r"\bwrong : \[SSL: CERTIFICATE_VERIFY_FAILED\]", text), text
+        assert re.search(r"\belsewhere : \[SSL: CERTIFICATE_VERIFY_FAILED\] .*IP address mismatch", text), text
+        assert servers["good"].logged("/page/data/topics")
+        assert not servers["wrong"].access_log.read_text()
+        assert not servers["elsewhere"].access_log.read_text()

@@ -2,15 +2,20 @@
 
 All are asked at once, and have ANSWER_S in all. A broker that does not answer by then, or whose answer is none, has a
 reason in the place of its data, which the page shows.
+
+Which brokers hold one log takes many questions where there are many brokers or queues. A thread asks them, and a page
+shows what is known.
 """
 
 from __future__ import annotations
 
 import heapq
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -20,6 +25,7 @@ import msgspec
 from engine import StoreError
 from fsstore.fleet.datasets import BrokerError
 from fsstore.fleet.http import Question, Server
+from fsstore.fleet.identity import Facts, Witness, roles
 from fsstore.fleet.places import Place
 from fsstore.fleet.unusable import UnusableFileError
 from fsstore.query.hist import edges_of, fitting_span_ms
@@ -34,8 +40,14 @@ MOST_BYTES = 4 << 20
 """The longest answer of a broker."""
 MOST_UNANSWERED = 8
 """Questions to one broker that may wait for its answer at a time."""
-_REASON_CHARACTERS = 300
+WITNESS = "/witness"
+"""The name of the question by which a log is recognized, and its path at a server."""
+COMPARED_S = 600.0
+"""How long it is believed which brokers hold one log."""
+_REASON_CHARACTERS, _NUMBER_CHARACTERS = 300, 19
 _ERRORS = (BrokerError, RefusedError, UnusableFileError, StoreError, OSError)
+
+_FACTS: Any = dict[str, str] | None
 
 T = TypeVar("T")
 Own = Callable[[str, Parameters], Any]
@@ -73,7 +85,8 @@ class Broker:
 
     def ask(self, name: str, parameters: Parameters, kind: type[T]) -> tuple[Future[T], Question]:
         """The answer to come, and the question, to give it up. The answer raises what _ERRORS has, and FormError."""
-        question = Question(self._server, DATA.decode() + name, parameters, ANSWER_S, MOST_BYTES)
+        path = name if name == WITNESS else DATA.decode() + name
+        question = Question(self._server, path, parameters, ANSWER_S, MOST_BYTES)
         future: Future[T] = Future()
 
         def work() -> None:
@@ -109,6 +122,8 @@ class Fleet:
     def __init__(self, name: str, brokers: Sequence[Broker]) -> None:
         self.name = name
         self.brokers = {broker.name: broker for broker in brokers}
+        self._compared_s: float | None = None
+        self._same_log: Mapping[str, str] = {}
 
     def chosen(self, parameters: Parameters) -> dict[str, Broker]:
         """The brokers that the parameter `broker` names; all without it. PathError."""
@@ -137,6 +152,49 @@ class Fleet:
                 said = error.reason if isinstance(error, BrokerError | RefusedError) else str(error)
                 problems[broker] = said[:_REASON_CHARACTERS]
         return Answers(found, problems)
+
+    def same_log(self) -> Mapping[str, str]:
+        """Brokers whose log another one holds, too, with that one, as far as it is known. Does not block."""
+        now_s = time.monotonic()
+        if self._compared_s is None or now_s >= self._compared_s + COMPARED_S:
+            self._compared_s = now_s
+            threading.Thread(target=self._compare, name="fleet-compare", daemon=True).start()
+        return self._same_log
+
+    def _compare(self) -> None:
+        known = []
+        for broker in self.brokers.values():
+            holder = _Holder(self, broker)
+            with suppress(BrokerError):
+                known.append((holder, holder.witness()))
+        self._same_log = {spare.broker: read.broker for spare, read in roles(known).spare}
+
+
+class _Holder:
+    """A broker, as far as its log is concerned."""
+
+    def __init__(self, fleet: Fleet, broker: Broker) -> None:
+        self._fleet = fleet
+        self.broker = broker.name
+        self.place = broker.url
+
+    def witness(self) -> Witness:
+        """As Holder. BrokerError: there is no answer."""
+        answers = self._fleet.ask(WITNESS, {self.broker: {}}, Witness)
+        found = answers.found.get(self.broker)
+        if found is None:
+            raise BrokerError(self.broker, self.place, answers.problems[self.broker])
+        at = "0" if found.newest is None else found.newest.facts.get("physical_offset", "")
+        if not at.isdecimal() or len(at) > _NUMBER_CHARACTERS:
+            raise BrokerError(self.broker, self.place, "its newest record is nowhere")
+        return found
+
+    def facts(self, topic: str, queue: int, queue_offset: int) -> Facts | None:
+        """As Holder; None also without an answer."""
+        asked = {"topic": topic, "queue": str(queue), "offset": str(queue_offset)}
+        answers: Answers[Any] = self._fleet.ask(WITNESS, {self.broker: asked}, _FACTS)
+        found: Facts | None = answers.found.get(self.broker)
+        return found
 
 
 def merged(

@@ -38,6 +38,7 @@ class FleetViews:
         )
         shown = {
             "stores": answers.found,
+            "same_log": self._fleet.same_log(),
             "topics": topics,
             "more": {
                 broker: store.total - len(store.topics)

@@ -25,11 +25,12 @@ from fsstore.parquet.names import parse_segment, queue_partition, topic_partitio
 from fsstore.query.decoding import DecodeError, NoDecoderError, decode
 from fsstore.serve.access import AccessError, Tokens
 from fsstore.serve.connection import Answer, Request
+from fsstore.serve.files import witness_of
 from fsstore.serve.page.body import image_type, shown_body
 from fsstore.serve.page.chart import HEIGHT, WIDTH, chart_of
 from fsstore.serve.page.data import DATA, OwnData
 from fsstore.serve.page.download import csv_rows, json_lines
-from fsstore.serve.page.fleet import Fleet, Own
+from fsstore.serve.page.fleet import WITNESS, Fleet, Own
 from fsstore.serve.page.fleet_views import FleetViews
 from fsstore.serve.page.messages import behind, newest
 from fsstore.serve.page.overview import PAGE_GROUPS, MountReports, topics_page
@@ -168,6 +169,8 @@ class Page:
 
     def _own_data(self, name: str, parameters: Parameters) -> Any:
         """Data of this server's own mount, for the view of several brokers."""
+        if name == WITNESS:
+            return witness_of(self._tree, parameters)
         if self._store is None:
             raise PathError(501, "the server's user may not read the store's files")
         return self._data.find(name, self._store, parameters)
