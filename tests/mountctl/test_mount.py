@@ -239,7 +239,10 @@ def test_recovery_is_shown_on_a_terminal_and_the_log_stays_text(site: Site) -> N
     terminal, theirs = pty.openpty()
     paths = [str(path) for path in (site.log, site.store, site.mountpoint)]
     command = [sys.executable, "-m", "mountctl", "mount", "--log-file", *paths]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True) as mounting:
+    environment = {**os.environ, "TERM": "xterm"}  # one with TERM=dumb shows no progress
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=environment
+    ) as mounting:
         os.close(theirs)
         shown = b"".join(iter(lambda: read_terminal(terminal), b"")).decode()
     os.close(terminal)
