@@ -251,7 +251,8 @@ def rows_text(
 
     (number of the row after them, their bytes, store time of the last). None as of `text_sizes`. Of records at physical
     offsets below `checked_before` all is checked."""
-    cdef int64_t row = first, count = len(rows) // sizeof(TopicRow), found = 0, size, topic_size = len(topic)
+    cdef int64_t row = first, count = len(rows) // sizeof(TopicRow), found = 0, topic_size = len(topic)
+    cdef int64_t size = 0, store_time_ms = 0
     cdef const char *name = topic
     cdef bytes_at data = rows
     cdef TopicRow at
@@ -269,10 +270,8 @@ def rows_text(
             )
             if size < 0:
                 break
-            row, found = row + 1, found + size
-        else:
-            size = 0
-    return None if size < 0 or row == first else (row, found, header.store_time_ms)
+            row, found, store_time_ms = row + 1, found + size, header.store_time_ms
+    return None if size < 0 or row == first else (row, found, store_time_ms)
 
 
 cdef inline int64_t text_size(
