@@ -253,6 +253,7 @@ def load_room(line_name: str) -> Iterator[tuple[Path, Driver, Line]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+ROLES = ("ASYNC_MASTER", "SYNC_MASTER")
 WARM_UP_SECONDS = 20
 """Until the Java machine has compiled what it runs often, which takes a processor."""
 
@@ -328,6 +329,7 @@ def main() -> int:
     parser.add_argument("--rate", type=int, default=1_000, help="messages a second")
     parser.add_argument("--body-bytes", type=int, default=BODY_BYTES)
     parser.add_argument("--line", choices=[line.name for line in LINES])
+    parser.add_argument("--role", choices=ROLES, help="only this one, and no catching up")
     options = parser.parse_args()
     try:
         build_drivers()
@@ -336,10 +338,11 @@ def main() -> int:
         return 75
     for line in LINES:
         if options.line in (None, line.name):
-            for role in ("ASYNC_MASTER", "SYNC_MASTER"):
+            for role in ROLES if options.role is None else (options.role,):
                 figures = measure(line.name, role, options.rate, options.seconds, options.body_bytes)
                 print(json.dumps(figures), flush=True)
-            print(json.dumps(measure_catching_up(line.name)), flush=True)
+            if options.role is None:
+                print(json.dumps(measure_catching_up(line.name)), flush=True)
     return 0
 
 

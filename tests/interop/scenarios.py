@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tests.interop import (
     bytewise,
+    copied_load,
     copying,
     defaults,
     feeding,
@@ -74,6 +75,7 @@ SCENARIOS = (
     Scenario("followed: a broker that was killed, every key", "default", outliving.killed_broker),
     Scenario("followed: a topic deleted on an idle broker", "default", outliving.deleted_topic),
     Scenario("followed: a copied log without queues and index", "default", outliving.copied_log),
+    Scenario("a live copy at 3,000 messages a second, both killed", "load", copied_load.copied_load),
 )
 
 
@@ -159,7 +161,7 @@ class Group:
 def groups(only: str | None, chosen: str, first_seed: int) -> list[Group]:
     """Everything to run: of the line called `only`, or of all, what has `chosen` in its title. The longest first."""
     found = []
-    for name in ("ours", "live", "kinds 0", "kinds 1", "default", "feeding", "theirs"):
+    for name in ("ours", "live", "kinds 0", "kinds 1", "default", "feeding", "theirs", "load"):
         for line in reversed(LINES):
             numbers = tuple(
                 number
