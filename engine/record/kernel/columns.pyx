@@ -289,6 +289,8 @@ def split_items(data, starts, sizes):
                 found[count], value_starts[count] = code, size
                 memcpy(&packed[size], value.at, value.size)
                 count, size = count + 1, size + value.size
+            if code < 0:
+                break
         else:
             row = ranges.count
     if code < 0:
