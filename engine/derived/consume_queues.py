@@ -787,8 +787,7 @@ class ConsumeQueues:
         """Unmap and close all files."""
         for queue in self.opened():
             queue.is_stale = True
-            if not queue.files.is_at_rest:
-                queue.close()
+            queue.close()
         self.by_key.clear()
         self._close_folder()
 

@@ -633,14 +633,6 @@ class FileQueue(FilesByStart):
         file.set_end(0)
         return file
 
-    @property
-    def is_at_rest(self) -> bool:
-        """Whether no file is mapped, open or preallocated: there is nothing to close. A store has such queues by the
-        ten thousand."""
-        if self._reserved or self._retired:
-            return False
-        return all(file.is_evicted for file in self._files)
-
     def close(self) -> None:
         """Close all files; delete preallocated ones that were not used."""
         for file in self._reserved:

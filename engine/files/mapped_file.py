@@ -641,11 +641,6 @@ class MappedFile(FilePositions):
         if open_files is not None and self._mapped is not None:
             open_files.add(self)
 
-    @property
-    def is_evicted(self) -> bool:
-        """Whether the file has neither map nor descriptor."""
-        return self._mapped is None and not self._descriptor.is_open
-
     def evict(self) -> bool:
         """Sync the file, then release map and descriptor until the next access.
 
@@ -722,7 +717,7 @@ class MappedFile(FilePositions):
         """Release map and descriptor without waiting for holders; later views raise RetiredFileError."""
         with self._lock:
             self._closed = True
-            if self.is_evicted:  # a sync closes what it opens then
+            if self._mapped is None and not self._descriptor.is_open:  # evicted; a sync closes what it opens then
                 return
             self._mapped = self._target = None
         with self._commit_lock, self._sync_lock:
