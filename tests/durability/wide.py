@@ -61,7 +61,8 @@ DAMAGED_QUEUES = 20
 FILES_A_TOPIC = 4
 """Of the store that is cut from its power: two folders, a queue's file, and what is published to it later."""
 VERB_LIMIT_S = 3_600
-LIMITS_S = {"duckdb": 1.0, "follow": 2.0}
+LIMITS_S = {"duckdb": 1.0, "follow": 3.0}
+"""The text of an idle topic shows news after a second or two (semantics 2.11), and `tail` looks each second."""
 
 
 @dataclass
