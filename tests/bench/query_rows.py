@@ -104,7 +104,10 @@ WINDOW = 48_000
 
 
 def make_timed(count: int, path: Path) -> None:
-    """A store of so many messages in several queues, over so many milliseconds."""
+    """A store of so many messages in several queues, over so many milliseconds. LeftOutError: the disk is full."""
+    needed, free = STORE_BYTES_A_MESSAGE * count, shutil.disk_usage(path.parent).free
+    if needed > free:
+        raise LeftOutError(f"the store takes {needed / 1e9:.0f} GB, and {free / 1e9:.0f} GB are free")
     now_ms = FIRST_MS
     with MessageStore.open(path, StoreConfig(clock=lambda: now_ms), create=True) as store:
         store.create_topic(TOPIC, QUEUES)
@@ -122,12 +125,8 @@ def in_the_middle(count: int) -> list[str]:
 
 def beside_a_small_one(words: Sequence[str], is_timed: bool, room: Room) -> Pairs:
     """How long it takes in a huge store, and in one with a tenth of the messages. LeftOutError: the disk is full."""
-    sizes = room.scale.growth_huge, room.scale.growth_huge // 10
-    needed, free = STORE_BYTES_A_MESSAGE * sum(sizes), shutil.disk_usage(room.folder).free
-    if needed > free:
-        raise LeftOutError(f"the stores take {needed / 1e9:.0f} GB, and {free / 1e9:.0f} GB are free")
     commands: list[list[str | Path]] = []
-    for count in sizes:
+    for count in (room.scale.growth_huge, room.scale.growth_huge // 10):
         store = room.store(f"timed-{count}", partial(make_timed, count))
         commands.append([MOUNTCTL, words[0], store, TOPIC, *words[1:], *(in_the_middle(count) if is_timed else [])])
     huge, small = commands
