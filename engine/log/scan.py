@@ -657,7 +657,7 @@ def pick(found: ScannedRecords, rows: Array | slice) -> ScannedRecords:
     """The run with only `rows`."""
     kept = np.arange(len(found))[rows].tolist()
     slots = {row: found.slots[old] for row, old in enumerate(kept) if old in found.slots} if found.slots else {}
-    return replace(found, records=found.records.take(rows), topic_rows=found.topic_rows[rows], slots=slots)
+    return replace(found, records=found.records.take(rows), slots=slots)
 
 
 def _without(found: ScannedRecords, rows: Array) -> ScannedRecords:

@@ -70,7 +70,7 @@ class ScannedKeys(NamedTuple):
 
 @dataclass(frozen=True)  # no slots: cached properties have to be kept somewhere
 class ScannedRecords:
-    """A run of whole records of one file, in log order. The topic of row i is topics[topic_rows[i]] (int64 (n,)).
+    """A run of whole records of one file, in log order.
 
     `records.log` is the scanned file's memory: drop the scan before the file is closed. `end` is the position just past
     the last frame; `bare_frames` frames have no record. Only the last chunk of a scan has `stop`, the reason for its
@@ -79,8 +79,6 @@ class ScannedRecords:
     """
 
     records: ParsedHeaders
-    topics: list[str]
-    topic_rows: Array
     end: int
     stop: ScanStop | None = None
     problem: str | None = None
@@ -90,6 +88,20 @@ class ScannedRecords:
 
     def __len__(self) -> int:
         return len(self.records)
+
+    @cached_property
+    def topics(self) -> list[str]:
+        """The distinct topics; they and their rows are read at the first access."""
+        return self._topics_by_row[0]
+
+    @cached_property
+    def topic_rows(self) -> Array:
+        """The index in `topics` of each row's topic: int64 (n,)."""
+        return self._topics_by_row[1]
+
+    @cached_property
+    def _topics_by_row(self) -> tuple[list[str], Array]:
+        return topics_of(self.records)
 
     @cached_property
     def properties(self) -> FoundProperties:
@@ -132,18 +144,6 @@ class ScannedRecords:
         _ = self.tag_hashes, self.index_keys
 
 
-@dataclass(frozen=True, slots=True)
-class ScannedFrames:
-    """A run of whole frames: their records, and the rest as `ScannedRecords` has it."""
-
-    records: ParsedHeaders
-    end: int
-    stop: ScanStop | None
-    problem: str | None
-    bare_frames: int
-    number: EntryNumber | None
-
-
 def scan_records(
     view: memoryview,
     start: int,
@@ -162,34 +162,6 @@ def scan_records(
     ZEROS at eight zero bytes or fewer left, DAMAGED at anything else. `verify` also checks bodies' CRCs. `before` is
     the entry number of the frame before `start`, None if unknown.
     """
-    for found in scan_frames(
-        view, start, base_physical_offset, end, framing=framing, before=before, verify=verify, chunk_bytes=chunk_bytes
-    ):
-        topics, topic_rows = topics_of(found.records)
-        yield ScannedRecords(
-            found.records,
-            topics,
-            topic_rows,
-            found.end,
-            found.stop,
-            found.problem,
-            found.bare_frames,
-            found.number,
-        )
-
-
-def scan_frames(
-    view: memoryview,
-    start: int,
-    base_physical_offset: int,
-    end: int,
-    *,
-    framing: Framing = PLAIN,
-    before: EntryNumber | None = None,
-    verify: bool = True,
-    chunk_bytes: int = CHUNK_BYTES,
-) -> Iterator[ScannedFrames]:
-    """As `scan_records`, without the records' topics."""
     log = np.frombuffer(view, np.uint8)
     stop = None
     while stop is None:
@@ -214,7 +186,7 @@ def scan_frames(
         if stop is ScanStop.DAMAGED:
             problem = framing.problem(view[chain_end:end], base_physical_offset + chain_end)
         before = framing.number(log, frames) or before
-        yield ScannedFrames(records, chain_end, stop, problem, len(frames) - len(records), before)
+        yield ScannedRecords(records, chain_end, stop, problem, len(frames) - len(records), before)
         start = chain_end
 
 

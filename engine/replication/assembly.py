@@ -14,7 +14,7 @@ from struct import Struct
 
 from engine.errors import ProtocolError
 from engine.record.header import BLANK_BYTES, BLANK_MAGIC, MAGIC_START, MIN_RECORD_BYTES
-from engine.record.scan import ScanStop, scan_frames
+from engine.record.scan import ScanStop, scan_records
 
 MAX_RECORD_BYTES = 64 << 20
 """Limit of a record, which is held in memory until it is whole. A broker's default limit of a message is 4 MiB."""
@@ -76,10 +76,10 @@ class RecordAssembly:
         view = memoryview(self._rest)[:to_file_end]
         position = records = store_time_ms = 0
         problem, stop = None, None
-        for found in scan_frames(view, 0, self._begin, len(view)):
+        for found in scan_records(view, 0, self._begin, len(view)):
             position, stop, problem = found.end, found.stop, found.problem
-            records += len(found.records)
-            if len(found.records):
+            records += len(found)
+            if len(found):
                 store_time_ms = int(found.records.headers["store_time_ms"][-1])
         if stop is ScanStop.BLANK and len(view) == to_file_end:
             position = len(view)

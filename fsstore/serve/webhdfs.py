@@ -224,7 +224,7 @@ class WebHdfs:
 
 
 def _key(parts: Parts, status: os.stat_result) -> tuple[Parts, int, int]:
-    """What a file of one content has for itself."""
+    """The key of a file with one content: its path, size in bytes, and modification time in ns."""
     return parts, status.st_size, status.st_mtime_ns
 
 

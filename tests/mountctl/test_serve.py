@@ -120,7 +120,7 @@ def test_a_mount_that_does_not_answer_is_not_waited_for(mounted: Site) -> None:
 
 
 def uses_of(root: Path) -> list[str]:
-    """What this process has open or mapped below `root`."""
+    """The files below `root` that this process has open or mapped."""
     opened = [os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
     return [text for text in (*opened, *Path("/proc/self/maps").read_text().splitlines()) if str(root) in text]
 

@@ -84,7 +84,7 @@ def test_columns_are_the_messages(stored: list[Message], chance: st.DataObject) 
     assert [topics[row] for row in topic_rows] == [message.topic for message in read]
     assert len(set(topics)) == len(topics)
     assert java_hashes(records.log, *tags).tolist() == [tags_hash(message.tags) for message in read]
-    rows, hashes = ScannedRecords(records, topics, topic_rows, len(log)).index_keys
+    rows, hashes = ScannedRecords(records, len(log)).index_keys
     wanted = [
         (row, index_hash(message.topic, key))
         for row, message in enumerate(read)
@@ -96,7 +96,7 @@ def test_columns_are_the_messages(stored: list[Message], chance: st.DataObject) 
 def test_the_unique_key_of_a_row_comes_before_its_keys() -> None:
     log, positions = log_of([Message("T", b"", ["k1", "k2"], properties={"UNIQ_KEY": "u"}), Message("T", b"", ["k3"])])
     records = parse_headers(*located(log, positions))
-    rows, hashes = ScannedRecords(records, ["T"], np.zeros(2, np.int64), len(log)).index_keys
+    rows, hashes = ScannedRecords(records, len(log)).index_keys
     assert rows.tolist() == [0, 0, 0, 1]
     assert hashes.tolist() == [index_hash("T", key) for key in ("u", "k1", "k2", "k3")]
 
